@@ -117,11 +117,10 @@ impl Stamp {
     }
 
     fn from_regular(facts: &Metadata) -> io::Result<Stamp> {
-        let refused = || io::Error::new(io::ErrorKind::InvalidInput, "not a regular file");
         facts
             .is_file()
             .then(|| Stamp::from(facts))
-            .ok_or_else(refused)
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"))
     }
 }
 
@@ -338,7 +337,9 @@ fn walk(path: &Path, make: bool) -> io::Result<OwnedFd> {
     let path = std::path::absolute(path)?;
     let mut ahead = names(&path);
     let root = || handle(Path::new("/"));
-    let (mut at, mut shown, mut links) = (root()?, PathBuf::from("/"), 0);
+    let mut at = root()?;
+    let mut shown = PathBuf::from("/");
+    let mut links = 0;
     check_folder(&fstat(&at)?, &shown, |owner| is_of_system(owner, &shown))?;
     while let Some(part) = ahead.pop() {
         let mut next = open_at(&at, part.as_os_str(), OFlag::O_PATH);
@@ -429,27 +430,26 @@ pub fn is_trusted(uid: u32) -> bool {
 /// namespace those of the machine's root have the overflow id; where everybody may make names
 /// (/tmp) it may be anybody's.
 pub fn is_of_system(uid: u32, path: &Path) -> bool {
-    let sticky = || {
-        path.parent()
-            .and_then(|above| above.metadata().ok())
-            .is_some_and(|of| of.mode() & STICKY != 0)
-    };
-    is_trusted(uid) || is_anybody(uid) && !sticky()
+    is_trusted(uid)
+        || is_anybody(uid)
+            && path
+                .parent()
+                .and_then(|above| above.metadata().ok())
+                .is_none_or(|of| of.mode() & STICKY == 0)
 }
 
 /// Whether an id may stand for any user (user_namespaces(7)). Read once, since every call asks.
 fn is_anybody(uid: u32) -> bool {
     static OVERFLOW: OnceLock<Option<u32>> = OnceLock::new();
-    let read = || {
-        std::fs::read_to_string("/proc/sys/kernel/overflowuid")
-            .ok()?
-            .trim()
-            .parse()
-            .ok()
-    };
     every_id_is_mapped() != Some(true)
         && OVERFLOW
-            .get_or_init(read)
+            .get_or_init(|| {
+                std::fs::read_to_string("/proc/sys/kernel/overflowuid")
+                    .ok()?
+                    .trim()
+                    .parse()
+                    .ok()
+            })
             .is_none_or(|overflow| overflow == uid)
 }
 
@@ -500,7 +500,8 @@ pub fn as_owner<T>(owner: (u32, u32), work: impl FnOnce() -> io::Result<T>) -> i
         }
     }
     let none = (Uid::from_raw(u32::MAX), Gid::from_raw(u32::MAX));
-    let (uid, gid) = (Uid::from_raw(owner.0), Gid::from_raw(owner.1));
+    let uid = Uid::from_raw(owner.0);
+    let gid = Gid::from_raw(owner.1);
     // These ids are this thread's alone (setfsuid(2)). Asked for an impossible id, the call returns
     // the present one.
     let _back = Back(setfsuid(none.0), setfsgid(gid));
@@ -533,19 +534,19 @@ fn listed_as(folder: &Path, name: &OsStr, facts: &Metadata) -> Option<OsString> 
     if entries.iter().any(|entry| entry.file_name() == name) {
         return None;
     }
-    let is_same = |entry: &&std::fs::DirEntry| {
-        entry.ino() == facts.ino()
-            || entry.file_name().to_string_lossy().to_lowercase() == written.to_lowercase()
-    };
     entries
         .iter()
-        .find(is_same)
+        .find(|entry: &&std::fs::DirEntry| {
+            entry.ino() == facts.ino()
+                || entry.file_name().to_string_lossy().to_lowercase() == written.to_lowercase()
+        })
         .map(std::fs::DirEntry::file_name)
 }
 
 /// A path below a folder with each component as its folder lists it.
 pub fn as_listed(folder: &Path, below: &Path) -> PathBuf {
-    let (mut at, mut names) = (folder.to_path_buf(), below.iter());
+    let mut at = folder.to_path_buf();
+    let mut names = below.iter();
     for name in names.by_ref() {
         let facts = at.join(name).symlink_metadata();
         let listed = facts

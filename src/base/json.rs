@@ -48,7 +48,9 @@ impl Document<'_> {
             .collect();
         found.sort_by_key(|(_, offsets)| offsets.map(|offsets| offsets.value));
         let mut places = vec![(0, 0); found.len()];
-        let (mut line, mut column, mut at) = (1, 1, 0);
+        let mut line = 1;
+        let mut column = 1;
+        let mut at = 0;
         for (number, offsets) in found {
             let Some(Offsets { value, .. }) = offsets else {
                 continue;
@@ -111,10 +113,12 @@ pub fn compact(bytes: &[u8]) -> Result<Text, Problem> {
 
 /// UTF-8 without its byte order mark.
 fn decode(bytes: &[u8]) -> Result<&str, Problem> {
-    let encoding = |text, at, message: &str| Problem {
-        code: Code::Encoding,
-        ..problem(text, at, String::new(), message)
-    };
+    fn encoding(text: &str, at: usize, message: &str) -> Problem {
+        Problem {
+            code: Code::Encoding,
+            ..problem(text, at, String::new(), message)
+        }
+    }
     if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
         return Err(encoding("", 0, "the file is UTF-16: save it as UTF-8"));
     }
@@ -152,7 +156,9 @@ struct Parser<'t> {
 
 impl<'t> Parser<'t> {
     fn read(text: &'t str, dialect: Dialect) -> Result<(String, [Option<usize>; 2]), Problem> {
-        let (tokens, path, hasher) = (Tokens { text, at: 0 }, Vec::new(), RandomState::new());
+        let tokens = Tokens { text, at: 0 };
+        let path = Vec::new();
+        let hasher = RandomState::new();
         let compact = String::with_capacity(text.len());
         let mut reader = Parser {
             tokens,
@@ -217,7 +223,8 @@ impl<'t> Parser<'t> {
             return self.fault(format!("nested deeper than {MAX_JSON_DEPTH} levels"));
         }
         self.copy()?;
-        let (mut names, mut index) = (HashSet::new(), 0usize);
+        let mut names = HashSet::new();
+        let mut index = 0usize;
         while self.part != close {
             match close {
                 "}" => self.member_name(&mut names)?,
@@ -250,7 +257,8 @@ impl<'t> Parser<'t> {
             return self.fault("a member name in double quotes is needed here");
         }
         let name = self.string()?;
-        let (after, is_private) = (self.at, name.starts_with(PRIVATE));
+        let after = self.at;
+        let is_private = name.starts_with(PRIVATE);
         // Only hashes are kept: the names would take more memory than the text.
         let is_new = names.insert(self.hasher.hash_one(&name));
         self.path.push(name);
@@ -308,9 +316,10 @@ impl<'t> Parser<'t> {
 
 /// Whether a number keeps its value: whole ones in 64 bits, reals as far as reals do.
 fn fits(number: &str) -> bool {
-    match number.contains(['.', 'e', 'E']) {
-        true => number.parse::<f64>().is_ok_and(f64::is_finite),
-        false => number.parse::<u64>().is_ok() || number.parse::<i64>().is_ok(),
+    if number.contains(['.', 'e', 'E']) {
+        number.parse::<f64>().is_ok_and(f64::is_finite)
+    } else {
+        number.parse::<u64>().is_ok() || number.parse::<i64>().is_ok()
     }
 }
 
@@ -340,12 +349,12 @@ pub fn line_and_column(text: &str, offset: usize) -> (usize, usize) {
 /// A whole number that is not negative. 100.0 is one too, as in JSON Schema, but only up to 2^53:
 /// larger reals do not tell neighbouring integers apart.
 pub fn whole(value: &Value) -> Option<u64> {
-    let written_as_real =
-        |number: &f64| (0.0..=9_007_199_254_740_992.0).contains(number) && number.fract() == 0.0;
     value.as_u64().or_else(|| {
         value
             .as_f64()
-            .filter(written_as_real)
+            .filter(|number: &f64| {
+                (0.0..=9_007_199_254_740_992.0).contains(number) && number.fract() == 0.0
+            })
             .map(|number| number as u64)
     })
 }
@@ -447,7 +456,8 @@ impl Indented<'_> {
 
 impl fmt::Display for Indented<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (mut depth, mut previous) = (0usize, "");
+        let mut depth = 0usize;
+        let mut previous = "";
         for (_, part) in tokens(self.0) {
             let closes = matches!(part, "}" | "]");
             depth = depth.saturating_sub(usize::from(closes));
@@ -534,10 +544,9 @@ impl<'t> Iterator for Tokens<'t> {
             [b'/', b'/', ..] => rest.find('\n').unwrap_or(rest.len()),
             [b'/', b'*', ..] => rest[2..].find("*/").map_or(rest.len(), |end| end + 4),
             [b'{' | b'}' | b'[' | b']' | b',' | b':' | b'/', ..] => 1,
-            _ => {
-                let ends = |c: char| SPACE.contains(&c) || "{}[],:/\"".contains(c);
-                rest.find(ends).unwrap_or(rest.len())
-            }
+            _ => rest
+                .find(|c: char| SPACE.contains(&c) || "{}[],:/\"".contains(c))
+                .unwrap_or(rest.len()),
         };
         self.at = at + length;
         Some((at, rest.get(..length).unwrap_or(rest)))
@@ -663,11 +672,10 @@ impl<'t, T: Iterator<Item = (usize, &'t str)>> Search<'t, T> {
     fn name(&mut self) -> Option<(String, Option<usize>)> {
         let (at, part) = self.tokens.next()?;
         (self.tokens.next()?.1 == ":").then_some(())?;
-        let plain = || part.trim_matches('"').to_owned();
         let name = if part.contains('\\') {
             serde_json::from_str(part).ok()?
         } else {
-            plain()
+            part.trim_matches('"').to_owned()
         };
         Some((name, Some(at)))
     }

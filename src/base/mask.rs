@@ -125,12 +125,13 @@ impl Mask {
 
     /// `None`: the secrets are too long together.
     pub fn finder(&self) -> Option<Arc<Finder>> {
-        let find = || {
-            Finder::new(&self.secrets)
-                .filter(|_| !self.is_over())
-                .map(Arc::new)
-        };
-        self.finder.get_or_init(find).clone()
+        self.finder
+            .get_or_init(|| {
+                Finder::new(&self.secrets)
+                    .filter(|_| !self.is_over())
+                    .map(Arc::new)
+            })
+            .clone()
     }
 
     /// The text with every secret hidden, and also the bytes beside a cut, which may be a part of
@@ -171,15 +172,18 @@ impl Mask {
         let mut found = Vec::new();
         places.into_iter().for_each(|place| add(&mut found, place));
         let mut next = 0;
-        let shown = |text: &str| {
-            let from = next;
-            next += text.len() + between.len();
-            match self.is_short(text) {
-                true => HIDDEN.to_owned(),
-                false => text_of(&mask(text.as_bytes(), from, &found, Shown::Named(&finder))),
-            }
-        };
-        texts.into_iter().map(shown).collect()
+        texts
+            .into_iter()
+            .map(|text: &str| {
+                let from = next;
+                next += text.len() + between.len();
+                if self.is_short(text) {
+                    HIDDEN.to_owned()
+                } else {
+                    text_of(&mask(text.as_bytes(), from, &found, Shown::Named(&finder)))
+                }
+            })
+            .collect()
     }
 
     /// A tool's JSON answer with the secrets in its strings and numbers hidden; in member names
@@ -204,19 +208,19 @@ impl Mask {
         joins: bool,
         is_named: bool,
     ) -> Option<Option<String>> {
-        let (values, names) = (
-            self.in_document(json, false, joins)?,
-            host.in_document(json, true, false)?,
-        );
+        let values = self.in_document(json, false, joins)?;
+        let names = host.in_document(json, true, false)?;
         if values.is_empty() && names.is_empty() && self.short.is_empty() {
             return Some(None);
         }
         let finder = self.finder()?;
-        let (mut all, mut done, mut changed) = (String::new(), 0, 0);
+        let mut all = String::new();
+        let mut done = 0;
+        let mut changed = 0;
         for (at, token) in json::tokens(json).filter(|(_, token)| is_text_or_number(token)) {
             let is_name = is_member_name(json, at, token);
-            let (places, (inside, from)) =
-                (if is_name { &names } else { &values }, inside(token, at));
+            let places = if is_name { &names } else { &values };
+            let (inside, from) = inside(token, at);
             let show = if is_named {
                 Shown::Named(&finder)
             } else {
@@ -250,7 +254,9 @@ impl Mask {
         if self.bytes == 0 {
             return Some(Vec::new());
         }
-        let (mut search, mut units, mut done) = (Search::new(self.finder()?, true), Vec::new(), 0);
+        let mut search = Search::new(self.finder()?, true);
+        let mut units = Vec::new();
+        let mut done = 0;
         for (at, token) in json::tokens(json) {
             if !is_text_or_number(token) || is_member_name(json, at, token) != in_names {
                 continue;
@@ -403,13 +409,15 @@ pub struct Finder {
 
 impl Finder {
     fn new(secrets: &BTreeMap<String, String>) -> Option<Finder> {
-        let of_secret = |(secret, shown): (&String, &String)| {
-            patterns(secret)
-                .into_iter()
-                .map(|pattern| (pattern, shown.clone()))
-                .collect::<Vec<_>>()
-        };
-        let all: BTreeMap<_, _> = secrets.iter().flat_map(of_secret).collect();
+        let all: BTreeMap<_, _> = secrets
+            .iter()
+            .flat_map(|(secret, shown): (&String, &String)| {
+                patterns(secret)
+                    .into_iter()
+                    .map(|pattern| (pattern, shown.clone()))
+                    .collect::<Vec<_>>()
+            })
+            .collect();
         let longest = all.keys().map(String::len).max().unwrap_or(1);
         let automaton = NFA::builder().prefilter(false).build(all.keys()).ok()?;
         let start = automaton.start_state(Anchored::No).ok()?;
@@ -754,16 +762,15 @@ enum Shown<'f> {
 
 /// A piece of a text, which begins at `from`, with the secrets hidden.
 fn mask(piece: &[u8], from: usize, found: &[Place], show: Shown<'_>) -> Vec<u8> {
-    let (mut shown, mut done) = (Vec::with_capacity(piece.len()), 0);
+    let mut shown = Vec::with_capacity(piece.len());
+    let mut done = 0;
     let first = found.partition_point(|secret| secret.range.end <= from);
     for Place { range, pattern } in found[first..]
         .iter()
         .take_while(|secret| secret.range.start < from + piece.len())
     {
-        let (start, end) = (
-            range.start.saturating_sub(from),
-            piece.len().min(range.end - from),
-        );
+        let start = range.start.saturating_sub(from);
+        let end = piece.len().min(range.end - from);
         shown.extend_from_slice(&piece[done..start]);
         match (show, pattern) {
             (Shown::Stars, _) => shown.resize(shown.len() + end - start, b'*'),
@@ -886,8 +893,12 @@ impl Code {
 /// How many of these bytes are the encoded character that they begin with, and that character.
 fn character(bytes: &[u8]) -> Option<(usize, Code)> {
     let hex = |digits: Range<usize>| number(bytes.get(digits)?, 16);
-    let byte = |length: usize, value: u32| Some((length, Code::Byte(u8::try_from(value).ok()?)));
-    let char = |length: usize, value: u32| Some((length, Code::Character(char::from_u32(value)?)));
+    fn byte(length: usize, value: u32) -> Option<(usize, Code)> {
+        Some((length, Code::Byte(u8::try_from(value).ok()?)))
+    }
+    fn char(length: usize, value: u32) -> Option<(usize, Code)> {
+        Some((length, Code::Character(char::from_u32(value)?)))
+    }
     // A number of any length up to this sign.
     let until = |from: usize, end: u8, radix: u32| {
         let digits = bytes[from..].iter().position(|b| *b == end)?;
@@ -920,30 +931,26 @@ fn character(bytes: &[u8]) -> Option<(usize, Code)> {
         }
         [b'&', b'#', b'x' | b'X', ..] => until(3, b';', 16),
         [b'&', b'#', ..] => until(2, b';', 10),
-        [b'&', ..] => {
-            let is = |name: &[u8]| {
+        [b'&', ..] => NAMED
+            .iter()
+            .find(|(name, _)| {
                 bytes
                     .get(..name.len())
                     .is_some_and(|start| start.eq_ignore_ascii_case(name))
-            };
-            NAMED
-                .iter()
-                .find(|(name, _)| is(name))
-                .map(|(name, c)| (name.len(), Code::Character(*c)))
-        }
+            })
+            .map(|(name, c)| (name.len(), Code::Character(*c))),
         _ => None,
     }
 }
 
 fn number(digits: &[u8], radix: u32) -> Option<u32> {
-    let digit = |value: u32, b: &u8| {
+    digits.iter().try_fold(0, |value: u32, b: &u8| {
         Some(
             value
                 .saturating_mul(radix)
                 .saturating_add(char::from(*b).to_digit(radix)?),
         )
-    };
-    digits.iter().try_fold(0, digit)
+    })
 }
 
 /// A value that may hold a secret (a variable, an argument): `Debug` shows nothing of it. Serde

@@ -94,7 +94,8 @@ impl Mounts {
             None => File::open("/proc/self/mountinfo")?,
         };
         // In large pieces, because the kernel makes the text again for every read.
-        let (mut text, mut piece) = (Vec::with_capacity(64 * 1024), vec![0u8; 64 * 1024]);
+        let mut text = Vec::with_capacity(64 * 1024);
+        let mut piece = vec![0u8; 64 * 1024];
         file.rewind()?;
         while let length @ 1.. = file.read(&mut piece)? {
             text.extend_from_slice(&piece[..length]);
@@ -118,7 +119,8 @@ impl Mounts {
             by_point: BTreeMap::new(),
             depth: 0,
         };
-        let (mut indexes, mut parents) = (HashMap::new(), Vec::new());
+        let mut indexes = HashMap::new();
+        let mut parents = Vec::new();
         for line in text.split(|byte| *byte == b'\n') {
             let mut fields = line.split(|byte| *byte == b' ').map(unescape);
             let mut next = || fields.next();
@@ -163,7 +165,8 @@ impl Mounts {
     /// The place of a path, and those of the mount points on the way to it: whoever can move one of
     /// these decides what the path leads to.
     pub fn way(&self, path: &Path) -> Vec<Place> {
-        let (mut at, mut passed) = (UNSEEN, Vec::new());
+        let mut at = UNSEEN;
+        let mut passed = Vec::new();
         // No mount lies deeper.
         let folders: Vec<&Path> = path.ancestors().collect();
         for folder in folders.into_iter().rev().take(self.depth) {
@@ -203,7 +206,8 @@ impl Mounts {
 
 /// What is escaped in the table, as three octal digits (proc_pid_mountinfo(5)).
 fn unescape(field: &[u8]) -> PathBuf {
-    let (mut out, mut rest) = (Vec::with_capacity(field.len()), field);
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
     while let [first, more @ ..] = rest {
         let digits = more
             .get(..3)

@@ -191,14 +191,19 @@ impl SemaphoreState {
     /// The narrowest key of the claim that has no room for `size` more permits.
     fn full<'c>(&self, claim: &'c Claim, size: usize) -> Option<&'c str> {
         let in_use = |key: &str| self.in_use(key) + size;
-        let full = |(key, share): &&(String, Share)| match (share, claim.first()) {
-            (Share::AtMost(most), _) => in_use(key) > *most,
-            (Share::WhatStaysFree, Some((all, Share::AtMost(most)))) => {
-                in_use(key) + in_use(all) > *most
-            }
-            (Share::WhatStaysFree, _) => true,
-        };
-        claim.iter().rev().find(full).map(|(key, _)| key.as_str())
+        claim
+            .iter()
+            .rev()
+            .find(
+                |(key, share): &&(String, Share)| match (share, claim.first()) {
+                    (Share::AtMost(most), _) => in_use(key) > *most,
+                    (Share::WhatStaysFree, Some((all, Share::AtMost(most)))) => {
+                        in_use(key) + in_use(all) > *most
+                    }
+                    (Share::WhatStaysFree, _) => true,
+                },
+            )
+            .map(|(key, _)| key.as_str())
     }
 
     fn add(&mut self, claim: &Claim, size: usize) {
@@ -220,20 +225,21 @@ impl SemaphoreState {
 
     /// The index of the waiting claim to serve next.
     fn next(&self) -> Option<usize> {
-        let fits = |(claim, queue): &(Claim, Queue)| self.full(claim, queue[0].0).is_none();
-        let in_use = |claim: &Claim| {
-            claim
-                .iter()
-                .map(|(key, _)| self.in_use(key))
-                .collect::<Vec<_>>()
-        };
+        fn fits((claim, queue): &(Claim, Queue), this: &SemaphoreState) -> bool {
+            this.full(claim, queue[0].0).is_none()
+        }
         let ready = self
             .waiting
             .iter()
             .enumerate()
-            .filter(|(_, waiting)| fits(waiting));
+            .filter(|(_, waiting)| fits(waiting, self));
         ready
-            .min_by_key(|(_, (claim, _))| in_use(claim))
+            .min_by_key(|(_, (claim, _))| {
+                claim
+                    .iter()
+                    .map(|(key, _)| self.in_use(key))
+                    .collect::<Vec<_>>()
+            })
             .map(|(at, _)| at)
     }
 }

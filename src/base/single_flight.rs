@@ -56,8 +56,8 @@ impl<T: Clone + Send + Sync + 'static> SingleFlight<T> {
                 None if tasks.len() >= self.most => return Err(NoResult::Full),
                 None => {
                     let task = tokio::spawn(work());
-                    let (handle, result) =
-                        (task.abort_handle(), task.map(Result::ok).boxed().shared());
+                    let handle = task.abort_handle();
+                    let result = task.map(Result::ok).boxed().shared();
                     tasks.insert(key.to_owned(), (handle, result.clone()));
                     result
                 }

@@ -251,7 +251,8 @@ impl ContentStore {
         let file = self
             .folder
             .file(&temporary, OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL)?;
-        let (folder, name) = (Arc::clone(&self.folder), format!("{key}{}", kind.ending));
+        let folder = Arc::clone(&self.folder);
+        let name = format!("{key}{}", kind.ending);
         Ok(Writer {
             folder,
             kind,
@@ -279,7 +280,8 @@ impl ContentStore {
         let id = uuid::Uuid::now_v7().simple().to_string();
         let name = format!("work.{key}.{id}");
         drop(self.folder.below(&name)?);
-        let (path, tree) = (self.path.join(&name), format!("{key}-{}", &id[24..]));
+        let path = self.path.join(&name);
+        let tree = format!("{key}-{}", &id[24..]);
         Ok(Work {
             folder: Arc::clone(&self.folder),
             name,
@@ -319,9 +321,11 @@ impl ContentStore {
             .iter()
             .filter_map(|name| name.strip_suffix(kind.ending))
             .filter(|name| is_key(name));
-        let used = |key: &str| self.peek(key, kind)?.file.metadata().ok()?.modified().ok();
+        fn used(key: &str, this: &ContentStore, kind: &RecordKind) -> Option<SystemTime> {
+            this.peek(key, kind)?.file.metadata().ok()?.modified().ok()
+        }
         Ok(keys
-            .filter_map(|key| Some((key.to_owned(), used(key)?)))
+            .filter_map(|key| Some((key.to_owned(), used(key, self, kind)?)))
             .collect())
     }
 
@@ -473,7 +477,9 @@ fn is_key(name: &str) -> bool {
 
 /// Reads to the end. Returns the SHA-256 of the bytes, and how many there were.
 pub fn digest(mut from: impl Read) -> io::Result<([u8; 32], u64)> {
-    let (mut sum, mut bytes, mut piece) = (Sha256::new(), 0, vec![0; 256 << 10]);
+    let mut sum = Sha256::new();
+    let mut bytes = 0;
+    let mut piece = vec![0; 256 << 10];
     loop {
         match from.read(&mut piece)? {
             0 => return Ok((sum.finalize().into(), bytes)),
@@ -489,18 +495,22 @@ pub fn digest(mut from: impl Read) -> io::Result<([u8; 32], u64)> {
 fn remove_tree(parent: BorrowedFd, name: &str) -> io::Result<()> {
     // A build may take away the rights to its own folders. No process is left that could put a link
     // there meanwhile.
-    let unlock = |folder: BorrowedFd, name: &CStr| {
+    fn unlock(folder: BorrowedFd, name: &CStr) -> Result<(), nix::errno::Errno> {
         let stat = fstatat(folder, name, AtFlags::AT_SYMLINK_NOFOLLOW)?;
         if is(stat.st_mode, SFlag::S_IFDIR) {
             fchmodat(folder, name, Mode::S_IRWXU, FchmodatFlags::FollowSymlink)?;
         }
         Ok::<_, nix::errno::Errno>(())
-    };
-    let open = |folder: BorrowedFd, name: &CStr| {
+    }
+    fn open(
+        folder: BorrowedFd,
+        name: &CStr,
+        unlock: &impl Fn(BorrowedFd<'_>, &CStr) -> Result<(), nix::errno::Errno>,
+    ) -> Result<OwnedFd, nix::errno::Errno> {
         unlock(folder, name)?;
         open_at(folder, name, OFlag::O_DIRECTORY)
-    };
-    let top = open(parent, &CString::new(name)?)?;
+    }
+    let top = open(parent, &CString::new(name)?, &unlock)?;
     let mut moved = 0_u64;
     loop {
         let names: Vec<CString> = names_in(&top)?.collect::<nix::Result<_>>()?;
@@ -511,7 +521,7 @@ fn remove_tree(parent: BorrowedFd, name: &str) -> io::Result<()> {
             if unlinkat(&top, name.as_c_str(), UnlinkatFlags::NoRemoveDir).is_ok() {
                 continue;
             }
-            let below = open(top.as_fd(), &name)?;
+            let below = open(top.as_fd(), &name, &unlock)?;
             for inner in names_in(&below)?.collect::<nix::Result<Vec<_>>>()? {
                 if unlinkat(&below, inner.as_c_str(), UnlinkatFlags::NoRemoveDir).is_ok() {
                     continue;

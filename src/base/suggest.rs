@@ -8,18 +8,18 @@ const MAX_NAMES: usize = 1000;
 /// The nearest known name, if a typing mistake, another style (`memoryBytes`, `memory_bytes`) or a
 /// missing end (`node`, `nodejs`) explains the difference.
 pub fn nearest<'a>(written: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let plain = |name: &str| -> String {
+    fn plain(name: &str) -> String {
         name.to_lowercase()
             .chars()
             .filter(|c| !matches!(c, '_' | '-'))
             .collect()
-    };
+    }
     let folded = plain(written);
-    let is_near_in_length =
-        |name: &&str| name.len() <= MAX_NAME_BYTES && name.len().abs_diff(folded.len()) <= 8;
     let near = known
         .into_iter()
-        .filter(is_near_in_length)
+        .filter(|name: &&str| {
+            name.len() <= MAX_NAME_BYTES && name.len().abs_diff(folded.len()) <= 8
+        })
         .take(MAX_NAMES)
         .map(|name| {
             let other = plain(name);

@@ -26,14 +26,15 @@ impl AnnouncerKey {
     }
 
     fn parse(text: &str) -> Result<AnnouncerKey, String> {
-        match text.len() < MIN_KEY_BYTES {
-            true => Err(format!(
+        if text.len() < MIN_KEY_BYTES {
+            Err(format!(
                 "it has fewer than {MIN_KEY_BYTES} bytes: make one with `openssl rand -hex 32`"
-            )),
-            false => Ok(AnnouncerKey(hmac::Key::new(
+            ))
+        } else {
+            Ok(AnnouncerKey(hmac::Key::new(
                 hmac::HMAC_SHA256,
                 text.as_bytes(),
-            ))),
+            )))
         }
     }
 }
@@ -60,9 +61,10 @@ impl Announcement {
             signature,
         };
         let body = serde_json::to_vec(&signed).unwrap_or_default();
-        match body.len() > MAX_BODY_BYTES {
-            true => Err(format!("it is larger than {MAX_BODY_BYTES} bytes")),
-            false => Ok(body),
+        if body.len() > MAX_BODY_BYTES {
+            Err(format!("it is larger than {MAX_BODY_BYTES} bytes"))
+        } else {
+            Ok(body)
         }
     }
 }

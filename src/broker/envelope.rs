@@ -82,11 +82,12 @@ fn text(raw: Option<&RawValue>) -> Result<String, String> {
     let Some(raw) = raw else {
         return Ok(String::new());
     };
-    match raw.get().starts_with('"') {
-        true => serde_json::from_str(raw.get())
-            .map_err(|why| format!("a string of the reply cannot be read: {why}")),
-        false => Ok(json::compact(raw.get().as_bytes())
-            .map_or_else(|_| raw.to_string(), |it| it.as_str().to_owned())),
+    if raw.get().starts_with('"') {
+        serde_json::from_str(raw.get())
+            .map_err(|why| format!("a string of the reply cannot be read: {why}"))
+    } else {
+        Ok(json::compact(raw.get().as_bytes())
+            .map_or_else(|_| raw.to_string(), |it| it.as_str().to_owned()))
     }
 }
 
@@ -101,12 +102,12 @@ impl ToolServiceRequest {
                 "The request is longer than {MAX_BODY_BYTES} bytes."
             ));
         }
-        let wrong = |why: &str| {
+        fn wrong(why: &str) -> String {
             format!(
                 "The request is not a JSON object with \"config\" and \"arguments\" as texts: \
                 {why}."
             )
-        };
+        }
         // serde would read a list as the fields in their order.
         if !body.trim_ascii_start().starts_with(b"{") {
             return Err(wrong("it begins with something else"));

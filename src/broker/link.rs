@@ -70,7 +70,8 @@ impl Link {
             why: FIRST.to_owned(),
         };
         let (sender, standing) = watch::channel(LinkStatus { state, out: None });
-        let (stop, end) = (CancellationToken::new(), CancellationToken::new());
+        let stop = CancellationToken::new();
+        let end = CancellationToken::new();
         let kept = Connector {
             terms,
             source,
@@ -176,7 +177,8 @@ struct Connector {
 
 impl Connector {
     async fn up(self, deliveries: mpsc::Sender<Delivery>) {
-        let (mut pause, mut patience) = (RETRY_DELAY, CONNECT_TIMEOUT);
+        let mut pause = RETRY_DELAY;
+        let mut patience = CONNECT_TIMEOUT;
         while !self.stop.is_cancelled() {
             let connecting =
                 tokio::time::timeout(patience, connect(&self.terms, &self.source, &self.to));

@@ -30,12 +30,13 @@ pub async fn connect(terms: &Terms, source: &Subscription, to: &Topic) -> Result
 /// likely reasons.
 fn reason(why: &pulsar::Error) -> String {
     let words = why.to_string();
-    match words.contains("fatal error when connecting") {
-        true => format!(
+    if words.contains("fatal error when connecting") {
+        format!(
             "{words}: its certificate is not trusted (`ca`), or it refuses the token \
             (`credentials`)"
-        ),
-        false => words,
+        )
+    } else {
+        words
     }
 }
 
@@ -139,8 +140,10 @@ impl Incoming for Messages {
             let properties = &message.payload.metadata.properties;
             let property = |name: &str| properties.iter().find(|property| property.key == name);
             let text = |name: &str| property(name).map(|property| property.value.clone());
-            let (id, trace) = (text(ID).unwrap_or_default().into_bytes(), Trace::new(text));
-            let (body, broken) = (message.payload.data, CancellationToken::new());
+            let id = text(ID).unwrap_or_default().into_bytes();
+            let trace = Trace::new(text);
+            let body = message.payload.data;
+            let broken = CancellationToken::new();
             Some(Ok(Delivery {
                 id,
                 body,

@@ -192,21 +192,19 @@ impl Incoming for Messages {
                 }
                 _ => None,
             });
-            let hold: Option<Box<dyn Hold>> = match self.shared {
-                true => {
-                    let (queue, way) = (self.queue.clone(), self.way.clone());
-                    Some(Box::new(UnackedDelivery {
-                        acker: message.acker,
-                        queue,
-                        way,
-                    }))
+            let hold: Option<Box<dyn Hold>> = if self.shared {
+                let queue = self.queue.clone();
+                let way = self.way.clone();
+                Some(Box::new(UnackedDelivery {
+                    acker: message.acker,
+                    queue,
+                    way,
+                }))
+            } else {
+                if let Err(why) = message.acker.ack(BasicAckOptions::default()).await {
+                    return Some(Err(why.to_string()));
                 }
-                false => {
-                    if let Err(why) = message.acker.ack(BasicAckOptions::default()).await {
-                        return Some(Err(why.to_string()));
-                    }
-                    None
-                }
+                None
             };
             Some(Ok(Delivery {
                 id,

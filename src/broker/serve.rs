@@ -83,13 +83,15 @@ pub async fn serve(
         refused: AtomicUsize::new(usize::MAX),
     });
     let service = Arc::new(service);
-    let (places, mut running) = (Arc::new(Semaphore::new(at_once.into())), JoinSet::new());
+    let places = Arc::new(Semaphore::new(at_once.into()));
+    let mut running = JoinSet::new();
     while let Some(delivery) = came.recv().await {
         let Ok(place) = places.clone().acquire_owned().await else {
             return;
         };
         while running.try_join_next().is_some() {}
-        let (replies, service) = (replies.clone(), service.clone());
+        let replies = replies.clone();
+        let service = service.clone();
         running.spawn(async move {
             answer(&replies, delivery, service).await;
             drop(place);
@@ -176,18 +178,19 @@ fn parse_request(body: &[u8]) -> Result<Option<ServiceRequest>, String> {
     if is_reply {
         return Ok(None);
     }
-    let map = |what: &str, text: &str| match text.trim().is_empty() {
-        true => Ok(Map::new()),
-        false => match parse(text.as_bytes(), Dialect::Strict).map(|document| document.value) {
-            Ok(Value::Object(map)) => Ok(map),
-            Ok(_) => Err(format!("The {what} are not a JSON object.")),
-            Err(why) => Err(format!("The {what} are not a JSON object: {}", why.message)),
-        },
-    };
-    let (config, arguments) = (
-        map("values of \"config\"", &config)?,
-        map("arguments", &arguments)?,
-    );
+    fn map(what: &str, text: &str) -> Result<Map<String, Value>, String> {
+        if text.trim().is_empty() {
+            Ok(Map::new())
+        } else {
+            match parse(text.as_bytes(), Dialect::Strict).map(|document| document.value) {
+                Ok(Value::Object(map)) => Ok(map),
+                Ok(_) => Err(format!("The {what} are not a JSON object.")),
+                Err(why) => Err(format!("The {what} are not a JSON object: {}", why.message)),
+            }
+        }
+    }
+    let config = map("values of \"config\"", &config)?;
+    let arguments = map("arguments", &arguments)?;
     Ok(Some(ServiceRequest {
         user,
         config,

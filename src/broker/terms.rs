@@ -187,7 +187,9 @@ impl fmt::Display for Terms {
             (BrokerKind::Pulsar, false) => "pulsar",
             (BrokerKind::Pulsar, true) => "pulsar+ssl",
         };
-        let bracket = |on: bool, it| if on { it } else { "" };
+        fn bracket(on: bool, it: &str) -> &str {
+            if on { it } else { "" }
+        }
         let six = self.host.contains(':');
         write!(
             f,
@@ -244,10 +246,10 @@ impl Topic {
         let (Some(space), Some(class), Some(name)) = parts else {
             return Err(format!("a topic has three parts: {shape}"));
         };
-        let plain = |part: &str| {
+        if ![space, class, name].into_iter().all(|part: &str| {
             !part.is_empty() && part.bytes().all(|b| b.is_ascii_graphic() && b != b'/')
-        };
-        if ![space, class, name].into_iter().all(plain) || text.len() > MAX_TOPIC_BYTES {
+        }) || text.len() > MAX_TOPIC_BYTES
+        {
             return Err(format!(
                 "no part may be empty; plain characters, at most {MAX_TOPIC_BYTES} in all: {shape}"
             ));

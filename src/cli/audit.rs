@@ -140,14 +140,14 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         return Ok(Exit::Ok.into());
     }
     let known = host::Tools::load(settings)?;
-    let unheard = || {
+    fn unheard(settings: &Settings) {
         settings
             .unheard()
             .iter()
             .for_each(|words| words::note(words))
-    };
+    }
     let Some(reference) = &args.tool else {
-        unheard();
+        unheard(settings);
         match &args.who_can {
             Some(question) => {
                 words::show(answer_who_can(settings, &known, question, args.json)?.as_bytes())
@@ -156,14 +156,18 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         }
         return Ok(Exit::Ok.into());
     };
-    let tool = known.snapshot.find(reference).inspect_err(|_| unheard());
+    let tool = known
+        .snapshot
+        .find(reference)
+        .inspect_err(|_| unheard(settings));
     let tool = tool.map_err(|fault| Refusal::from_fault(&fault))?;
     if args.probe {
         return probe(settings, &known, &tool, args.json);
     }
-    let text = match args.suggest_policy {
-        true => suggest_policy(settings, &known, &tool, args.out.as_deref())?,
-        false => render(&with_records(settings, &known, &tool), &args),
+    let text = if args.suggest_policy {
+        suggest_policy(settings, &known, &tool, args.out.as_deref())?
+    } else {
+        render(&with_records(settings, &known, &tool), &args)
     };
     words::show(text.as_bytes());
     Ok(Exit::Ok.into())
@@ -187,9 +191,9 @@ fn with_records(settings: &Settings, known: &host::Tools, tool: &registry::Tool)
     let last = log().and_then(|log| log.last_denials(tool, &decision));
     entry[policy::audit::LAST_DENIALS] =
         last.map_or_else(|why| json!({ "unreadable": why }), |last| json!(last));
-    let packages = || host::packages(settings, &known.machine, false);
     let kept = decision.wanted.as_ref().and_then(|_| match log() {
-        Ok(log) => Packages::new(packages(), None, log).found(&decision),
+        Ok(log) => Packages::new(host::packages(settings, &known.machine, false), None, log)
+            .found(&decision),
         Err(why) => Some(Err(why)),
     });
     entry[policy::audit::KEPT_PACKAGES] = service::packages::value(&kept);
@@ -241,13 +245,12 @@ fn suggest_policy(
     if decision.exact || !text.lines().any(|line| line.starts_with("tools = ")) {
         return Err(Refusal::new(Exit::Caller, format!("{text}nothing was written")).into());
     }
-    let failed = |e: io::Error| {
+    words::write_file(file, &text, false).map_err(|e: io::Error| {
         Refusal::new(
             Exit::Caller,
             format!("{}: {e}; nothing was written", text::path(file)),
         )
-    };
-    words::write_file(file, &text, false).map_err(failed)?;
+    })?;
     Ok(format!(
         "{}: written; read each line, and delete what the tool should not have\n",
         text::path(file)
@@ -258,15 +261,17 @@ fn suggest_policy(
 /// shown as `none`.
 fn summary(report: &Value) -> String {
     let asks = list(&report["asks"]);
-    let effective = |ask: &Value| ask["effective"].as_str().map(str::to_owned);
+    fn effective(ask: &Value) -> Option<String> {
+        ask["effective"].as_str().map(str::to_owned)
+    }
     let granted = |kind: &'static str| {
         asks.iter()
             .filter(move |ask| ask["what"] == kind)
             .filter_map(effective)
     };
-    let has_name =
-        |ask: &&Value| ask["what"] == "capability" && !word(&ask["asked"]).starts_with("secret:");
-    let capabilities = asks.iter().filter(has_name);
+    let capabilities = asks.iter().filter(|ask: &&Value| {
+        ask["what"] == "capability" && !word(&ask["asked"]).starts_with("secret:")
+    });
     let capabilities = capabilities
         .filter_map(|ask| Some(format!("{}: {}", word(&ask["asked"]), effective(ask)?)));
     let secrets = list(&report["secrets"]).iter();
@@ -314,11 +319,9 @@ fn summary(report: &Value) -> String {
     let uses = secrets
         .chain(capabilities)
         .chain(["env", "package", "service"].into_iter().flat_map(granted));
-    let (policy, mode, file) = (
-        word(&report["policy"]),
-        word(&report["mode"]),
-        word(&report["policyFile"]),
-    );
+    let policy = word(&report["policy"]);
+    let mode = word(&report["mode"]);
+    let file = word(&report["policyFile"]);
     let policy = format!("{policy} (mode {mode}) {file}");
     let lines: [(&str, Vec<String>); 10] = [
         ("policy", vec![policy.trim_end().to_owned()]),
@@ -381,29 +384,31 @@ fn has_process(report: &Value) -> bool {
 /// The limits that a call is held to: without a process there is only its time and its answer,
 /// without a network no traffic.
 fn effective_limits(report: &Value) -> impl Iterator<Item = &Value> {
-    list(&report["limits"])
-        .iter()
-        .filter(|limit| match has_process(report) {
-            true => report["network"] != "none" || limit["enforcedBy"] != "network",
-            false => limit["limit"] == "timeoutMs" || limit["limit"] == "outputBytes",
-        })
+    list(&report["limits"]).iter().filter(|limit| {
+        if has_process(report) {
+            report["network"] != "none" || limit["enforcedBy"] != "network"
+        } else {
+            limit["limit"] == "timeoutMs" || limit["limit"] == "outputBytes"
+        }
+    })
 }
 
 /// The limits that people look for, and those that the manifest names.
 fn limits<'r>(all: impl Iterator<Item = &'r Value>) -> Vec<String> {
-    let is_shown = |limit: &&Value| {
-        !limit["asked"].is_null()
-            || limit["limit"] == "timeoutMs"
-            || limit["limit"] == "memoryBytes"
-    };
-    let shown = all.filter(is_shown).map(|limit| {
-        let clamped = if limit["clamped"] == true {
-            " (clamped)"
-        } else {
-            ""
-        };
-        format!("{} {}{clamped}", word(&limit["limit"]), limit["effective"])
-    });
+    let shown = all
+        .filter(|limit: &&Value| {
+            !limit["asked"].is_null()
+                || limit["limit"] == "timeoutMs"
+                || limit["limit"] == "memoryBytes"
+        })
+        .map(|limit| {
+            let clamped = if limit["clamped"] == true {
+                " (clamped)"
+            } else {
+                ""
+            };
+            format!("{} {}{clamped}", word(&limit["limit"]), limit["effective"])
+        });
     shown.collect()
 }
 
@@ -418,7 +423,8 @@ fn callers(report: &Value) -> Vec<String> {
         let by_client = confirm["byClient"].as_str();
         let by_client =
             by_client.map(|why| format!("; the MCP client that calls may ask its person: {why}"));
-        let (policy, why) = (word(&confirm["policy"]), word(&confirm["why"]));
+        let policy = word(&confirm["policy"]);
+        let why = word(&confirm["why"]);
         let by_client = by_client.unwrap_or_default();
         parts.push(format!(
             "a person is asked before each call (policy {policy}: {why}{by_client})"
@@ -454,12 +460,12 @@ fn whole(report: &Value) -> String {
         ask["rule"] = Value::Null;
         ask["place"] = Value::Null;
     }
-    let unseen = |name: &str| {
-        !has_process(report) && ["folder", "system", "everywhere", "network"].contains(&name)
-    };
     let last = rest.as_object_mut().map(|fields| {
         fields.retain(|name, value| {
-            !NOT_SHOWN.contains(&name.as_str()) && !unseen(name) && !words::is_empty(value)
+            !NOT_SHOWN.contains(&name.as_str())
+                && (has_process(report)
+                    || !["folder", "system", "everywhere", "network"].contains(&name.as_str()))
+                && !words::is_empty(value)
         });
         fields
             .shift_remove(policy::audit::LAST_DENIALS)
@@ -573,7 +579,8 @@ fn pretty(value: &Value) -> String {
 fn past_call(settings: &Settings, id: &str, json: bool) -> anyhow::Result<ExitCode> {
     let recalled = host::audit_log(settings)?.recall(id);
     let recalled = recalled.map_err(|why| Refusal::new(Exit::Caller, text::printable(&why)))?;
-    let (record, confinement) = (recalled.record, recalled.confinement);
+    let record = recalled.record;
+    let confinement = recalled.confinement;
     let touched = match &confinement {
         Some(confinement) => format!("what it could touch\n{}", words::render(confinement, &[])),
         None if record["service"].is_string() => {
@@ -593,24 +600,25 @@ fn past_call(settings: &Settings, id: &str, json: bool) -> anyhow::Result<ExitCo
         "call {id} of {}{version}",
         record["tool"].as_str().unwrap_or_default()
     );
-    let text = || {
-        format!(
-            "{}\n{}\n{touched}",
-            text::printable(&of),
-            words::render(&record, &[])
-        )
-    };
     words::answer(
         &json!({ "record": record, "confinement": confinement }),
         json,
-        text,
+        || {
+            format!(
+                "{}\n{}\n{touched}",
+                text::printable(&of),
+                words::render(&record, &[])
+            )
+        },
     );
     Ok(Exit::Ok.into())
 }
 
 /// The shape that a call of this tool gets, for our probe.
 fn shape(known: &host::Tools, tool: &registry::Tool) -> anyhow::Result<Arc<policy::Shape>> {
-    let refuse = |fault: Fault| Refusal::from_fault(&fault);
+    fn refuse(fault: Fault) -> Refusal {
+        Refusal::from_fault(&fault)
+    }
     if tool.manifest.id == policy::RUN_CODE {
         let site = ToolPaths {
             folder: "/tmp".into(),
@@ -661,14 +669,13 @@ fn probe(
     settle(process::SHUTDOWN_TIMEOUT);
     let examined = examined.map_err(|unready| Refusal::from_fault(&unready.into()))?;
     let report = probe_report(&shape, &examined);
-    let text = || {
+    words::answer(&report, json, || {
         format!(
             "{}\n{}",
             verdict(&examined.tried),
             words::render(&with_results(&report), &PROBED)
         )
-    };
-    words::answer(&report, json, text);
+    });
     Ok(if examined.is_as_expected() {
         Exit::Ok
     } else {
@@ -717,7 +724,8 @@ pub(super) fn with_results(report: &Value) -> Value {
 
 /// What the attempts of our probe mean.
 fn verdict(tried: &[ProbeResult]) -> String {
-    let (all, wrong) = (tried.len(), tried.iter().filter(|t| !t.is_as_expected()));
+    let all = tried.len();
+    let wrong = tried.iter().filter(|t| !t.is_as_expected());
     match (
         wrong.clone().count(),
         wrong.clone().all(ProbeResult::is_explained),

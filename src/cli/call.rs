@@ -142,11 +142,11 @@ async fn shown_live(
         return (service.call(request, Sink::none()).await, Vec::new());
     }
     let (sink, mut events) = Sink::new(LINES);
-    let show = |name: &str, line: &str| {
+    fn show(name: &str, line: &str) {
         let mut out = String::new();
         words::line(&mut out, name, line);
         words::note(out.trim_end());
-    };
+    }
     let lines = async {
         let mut live = Vec::new();
         while let Some(event) = events.recv().await {
@@ -447,9 +447,10 @@ const LOOK_MS: u16 = 200;
 
 /// The person at the terminal, if there is one, approves calls.
 fn approver() -> Approver {
-    match io::stdin().is_terminal() && io::stderr().is_terminal() {
-        true => Approver::Transport(Arc::new(Terminal)),
-        false => Approver::Nobody,
+    if io::stdin().is_terminal() && io::stderr().is_terminal() {
+        Approver::Transport(Arc::new(Terminal))
+    } else {
+        Approver::Nobody
     }
 }
 

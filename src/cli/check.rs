@@ -108,12 +108,11 @@ fn look(
             files.push(unreadable(given.clone(), why));
         }
         // A path given twice, or inside another one: each file is reported once.
-        let told = |file: &File| {
-            wanted[..index]
+        files.extend(below.into_iter().filter(|file| {
+            !wanted[..index]
                 .iter()
                 .any(|earlier| file.path.starts_with(earlier))
-        };
-        files.extend(below.into_iter().filter(|file| !told(file)));
+        }));
     }
     (files, tools_found)
 }
@@ -126,16 +125,15 @@ fn unreadable(path: PathBuf, why: String) -> File {
 }
 
 pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
-    let names_policy = |path: &PathBuf| {
-        path.file_name()
-            .and_then(|name| name.to_str())
-            .is_some_and(policy::is_policy_file)
-    };
-    let (policy_paths, paths) = args
-        .paths
-        .iter()
-        .cloned()
-        .partition::<Vec<_>, _>(names_policy);
+    let (policy_paths, paths) =
+        args.paths
+            .iter()
+            .cloned()
+            .partition::<Vec<_>, _>(|path: &PathBuf| {
+                path.file_name()
+                    .and_then(|name| name.to_str())
+                    .is_some_and(policy::is_policy_file)
+            });
     // Policies that cannot be used are reported with the files. Then `check` does not know what
     // they would forbid.
     let launchers = host::launchers(settings)?;
@@ -152,16 +150,21 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         // reported.
         files.clear();
     }
-    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+    fn real(path: &Path) -> PathBuf {
+        path.canonicalize().unwrap_or_else(|_| path.to_path_buf())
+    }
     // The configured policies are checked together if a path holds them or one of them, and so is
     // each named folder that holds policies.
     let lies_in = |path: &Path, folder: &Path| real(path).parent() == Some(&*real(folder));
-    let is_named = |all: &&PathBuf| {
-        args.paths.is_empty()
-            || paths.iter().any(|path| real(all).starts_with(real(path)))
-            || policy_paths.iter().any(|path| lies_in(path, all))
-    };
-    let configured = settings.policies.iter().filter(is_named).cloned();
+    let configured = settings
+        .policies
+        .iter()
+        .filter(|all: &&PathBuf| {
+            args.paths.is_empty()
+                || paths.iter().any(|path| real(all).starts_with(real(path)))
+                || policy_paths.iter().any(|path| lies_in(path, all))
+        })
+        .cloned();
     let holding = paths
         .iter()
         .filter(|path| super::diff::holds_policies(path))
@@ -215,7 +218,9 @@ fn policy_files(
     let machine = host::machine(settings, &policies, launchers.counted());
     problems.extend(policies.notes().iter().cloned());
     let mut files: BTreeMap<PathBuf, File> = BTreeMap::new();
-    let loaded = |path: &PathBuf| File::loaded(path.clone(), None, Vec::new());
+    fn loaded(path: &Path) -> registry::FileReport {
+        File::loaded(path.to_owned(), None, Vec::new())
+    }
     for policy::FileProblem { path, problem } in problems {
         let file = files.entry(path.clone()).or_insert_with(|| loaded(&path));
         // The file is ignored or broken.
@@ -237,8 +242,11 @@ fn policy_files(
 /// `--strict`: makes every warning an error, and every note about syntax that is not JSON.
 fn strict(files: &mut [File]) {
     for file in files {
-        let counts = |p: &&mut Problem| p.severity != Severity::Note || p.code == Code::Syntax;
-        for problem in file.problems.iter_mut().filter(counts) {
+        for problem in file
+            .problems
+            .iter_mut()
+            .filter(|p: &&mut Problem| p.severity != Severity::Note || p.code == Code::Syntax)
+        {
             problem.severity = Severity::Error;
             file.status = registry::Status::Skipped;
         }
@@ -247,11 +255,13 @@ fn strict(files: &mut [File]) {
 
 /// The files with problems, and how many there are of each kind.
 fn text(files: &[File]) -> String {
-    let state = |file: &File| match (file.status, file.has_errors()) {
-        (registry::Status::Skipped, _) => "skipped",
-        (registry::Status::Loaded, true) => "REFUSED",
-        (registry::Status::Loaded, false) => "ok",
-    };
+    fn state(file: &File) -> &str {
+        match (file.status, file.has_errors()) {
+            (registry::Status::Skipped, _) => "skipped",
+            (registry::Status::Loaded, true) => "REFUSED",
+            (registry::Status::Loaded, false) => "ok",
+        }
+    }
     let mut out = String::new();
     for file in files.iter().filter(|file| !file.problems.is_empty()) {
         let tool = file
@@ -272,13 +282,16 @@ fn text(files: &[File]) -> String {
             .filter(|p| p.severity == severity)
             .count()
     };
-    let (good, skipped, refused) = (all("ok"), all("skipped"), all("REFUSED"));
+    let good = all("ok");
+    let skipped = all("skipped");
+    let refused = all("REFUSED");
     let refused = if refused > 0 {
         format!("{refused} refused, ")
     } else {
         String::new()
     };
-    let (errors, warnings) = (count(Severity::Error), count(Severity::Warning));
+    let errors = count(Severity::Error);
+    let warnings = count(Severity::Warning);
     out + &format!(
         "{good} good, {skipped} skipped, {refused}{errors} error(s), {warnings} warning(s)"
     )

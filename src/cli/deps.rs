@@ -65,14 +65,20 @@ struct VerbOutput {
 }
 
 pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
-    let work = async |service: &Arc<Service>| perform(service, args.verb).await;
-    let report = match host::with_service(settings, Some(words::note), work)? {
+    let report = match host::with_service(
+        settings,
+        Some(words::note),
+        async |service: &Arc<Service>| perform(service, args.verb).await,
+    )? {
         Ok(report) => report?,
         Err(signal) => return Ok(signal),
     };
-    words::answer(&report.json, args.json, || match report.lines.is_empty() {
-        true => "Nothing was built.".to_owned(),
-        false => report.lines.join("\n"),
+    words::answer(&report.json, args.json, || {
+        if report.lines.is_empty() {
+            "Nothing was built.".to_owned()
+        } else {
+            report.lines.join("\n")
+        }
     });
     Ok(report.exit.into())
 }
@@ -110,7 +116,8 @@ fn needs(service: &Service, tool: Option<&str>) -> Result<(Vec<Need>, Exit), Ref
     if let Some(tool) = tool {
         return Ok((vec![need(service, tool)?], Exit::Ok));
     }
-    let (mut needs, mut worst) = (Vec::new(), Exit::Ok);
+    let mut needs = Vec::new();
+    let mut worst = Exit::Ok;
     for tool in service
         .registry()
         .snapshot()
@@ -234,13 +241,14 @@ fn write_lock(path: &Path, resolved: &ResolvedLock, replace: bool) -> Result<(),
             ));
         }
     }
-    let failed = |e: io::Error| Refusal::new(Exit::Host, format!("{}: {e}", text::path(path)));
-    words::write_file(path, &resolved.text, true).map_err(failed)
+    words::write_file(path, &resolved.text, true)
+        .map_err(|e: io::Error| Refusal::new(Exit::Host, format!("{}: {e}", text::path(path))))
 }
 
 async fn build(service: &Service, tool: Option<&str>) -> Result<VerbOutput, Refusal> {
     let (needs, mut worst) = needs(service, tool)?;
-    let (mut built, mut lines) = (Vec::new(), Vec::new());
+    let mut built = Vec::new();
+    let mut lines = Vec::new();
     for need in needs {
         let name = need.tool.clone();
         let ready = service
@@ -288,7 +296,8 @@ fn entries(
     tool: Option<&str>,
     mut each: impl FnMut(&BuiltEnvironment, SystemTime) -> Result<(Value, String), Refusal>,
 ) -> Result<VerbOutput, Refusal> {
-    let (mut rows, mut lines) = (Vec::new(), Vec::new());
+    let mut rows = Vec::new();
+    let mut lines = Vec::new();
     for (entry, used) in of_tool(service, tool)? {
         let (row, line) = each(&entry, used)?;
         rows.push(row);
@@ -303,8 +312,11 @@ fn entries(
 
 fn list(service: &Service, tool: Option<&str>) -> Result<VerbOutput, Refusal> {
     entries(service, tool, |entry, used| {
-        let (about, used, starts) = (&entry.about, stamp(used), &entry.starts);
-        let (packages, files) = (about.packages.len(), entry.files());
+        let about = &entry.about;
+        let used = stamp(used);
+        let starts = &entry.starts;
+        let packages = about.packages.len();
+        let files = entry.files();
         let shown = json!({
             "key": entry.key,
             "tool": format!("{} ({})", about.tool, about.ecosystem.name()),
@@ -353,7 +365,8 @@ fn of_tool(
 }
 
 fn verify(service: &Service, tool: Option<&str>) -> Result<VerbOutput, Refusal> {
-    let (store, mut worst) = (service.packages().store()?, Exit::Ok);
+    let store = service.packages().store()?;
+    let mut worst = Exit::Ok;
     let report = entries(service, tool, |entry, _| {
         let altered = store.altered(entry);
         let state = match &altered {

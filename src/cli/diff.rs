@@ -28,11 +28,11 @@ pub struct Args {
 pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     let known = host::Tools::load(settings)?;
     let host = Host { settings, known };
-    let refuse = |fault: fault::Fault| Refusal::from_fault(&fault);
-    let (old, new) = (
-        host.side(&args.old).map_err(refuse)?,
-        host.side(&args.new).map_err(refuse)?,
-    );
+    fn refuse(fault: fault::Fault) -> Refusal {
+        Refusal::from_fault(&fault)
+    }
+    let old = host.side(&args.old).map_err(refuse)?;
+    let new = host.side(&args.new).map_err(refuse)?;
     let (before, after) = match (old, new) {
         (Side::Policies(old), Side::Policies(new)) => {
             let [mut before, mut after] = policy::diff::of_policies(&old, &new);
@@ -122,14 +122,15 @@ impl Host<'_> {
         }
         if path.is_dir() || policy::is_policy_file(text) {
             let loaded = policy::Policies::load(&path, &self.settings.root);
-            let protect = |mut policies| {
-                host::protect(self.settings, &mut policies);
-                Side::Policies(Box::new(self.known.snapshot.protect(&policies)))
-            };
-            return loaded.map(protect).map_err(|problems| {
-                let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
-                wrong("a policy cannot be read").person(lines.join("\n"))
-            });
+            return loaded
+                .map(|mut policies| {
+                    host::protect(self.settings, &mut policies);
+                    Side::Policies(Box::new(self.known.snapshot.protect(&policies)))
+                })
+                .map_err(|problems| {
+                    let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
+                    wrong("a policy cannot be read").person(lines.join("\n"))
+                });
         }
         let tool = match text {
             _ if registry::is_manifest_file(text) => Arc::new(self.read(&path)?),
@@ -243,28 +244,27 @@ struct All<'a> {
 /// A saved audit: of all tools (`{"tools": […]}`), a list, or of one tool. Only one entry at a time
 /// is held as a tree.
 fn read_saved(path: &Path) -> Result<Side> {
-    let bad = |why: &dyn fmt::Display| {
+    fn bad(why: &dyn fmt::Display, path: &Path) -> fault::Fault {
         let words = format!("{}: {why}", path.display());
         wrong("a saved audit cannot be read").person(text::printable(&words))
-    };
-    let bytes = super::settings::regular_file(path, MAX_AUDIT_BYTES).map_err(|why| bad(&why))?;
-    let powers = |entry: &RawValue| {
-        let entry = serde_json::from_str(entry.get()).map_err(|e| bad(&e))?;
-        Powers::from_json(entry).map_err(|why| bad(&why))
-    };
-    let whole: &RawValue = serde_json::from_slice(&bytes).map_err(|e| bad(&e))?;
-    let entries = match whole.get().starts_with('[') {
-        true => Some(serde_json::from_str(whole.get()).map_err(|e| bad(&e))?),
-        false => {
-            serde_json::from_str::<All<'_>>(whole.get())
-                .map_err(|e| bad(&e))?
-                .tools
-        }
+    }
+    let bytes =
+        super::settings::regular_file(path, MAX_AUDIT_BYTES).map_err(|why| bad(&why, path))?;
+    let whole: &RawValue = serde_json::from_slice(&bytes).map_err(|e| bad(&e, path))?;
+    let entries = if whole.get().starts_with('[') {
+        Some(serde_json::from_str(whole.get()).map_err(|e| bad(&e, path))?)
+    } else {
+        serde_json::from_str::<All<'_>>(whole.get())
+            .map_err(|e| bad(&e, path))?
+            .tools
     };
     entries
         .unwrap_or_else(|| vec![whole])
         .into_iter()
-        .map(powers)
+        .map(|entry: &RawValue| {
+            let entry = serde_json::from_str(entry.get()).map_err(|e| bad(&e, path))?;
+            Powers::from_json(entry).map_err(|why| bad(&why, path))
+        })
         .collect::<Result<_>>()
         .map(Side::Powers)
 }

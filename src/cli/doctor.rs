@@ -62,9 +62,10 @@ pub fn run(settings: &Settings, args: &Args) -> anyhow::Result<ExitCode> {
     drop(runtime);
     launchers.close();
     settle(process::SHUTDOWN_TIMEOUT);
-    let head = match report["tier"].is_null() {
-        true => "Nothing runs on this machine until this is fixed.",
-        false => "Every sandbox layer is active.",
+    let head = if report["tier"].is_null() {
+        "Nothing runs on this machine until this is fixed."
+    } else {
+        "Every sandbox layer is active."
     };
     words::answer(&report, args.json, || {
         format!(
@@ -207,9 +208,10 @@ async fn interpreters(
     }
     let mut shown = Vec::new();
     for runtime in all {
-        let ran = match walls_stand {
-            true => examine::starts(launchers, &runtime).await,
-            false => Err("not tried: some walls do not work here".to_owned()),
+        let ran = if walls_stand {
+            examine::starts(launchers, &runtime).await
+        } else {
+            Err("not tried: some walls do not work here".to_owned())
         };
         let program = match &runtime.program {
             policy::Program::Path(path) => path.display().to_string(),
@@ -240,7 +242,9 @@ fn wasm_state() -> Value {
 /// The version of wasmtime, and the folder that caches compiled code, or why there is none.
 #[cfg(feature = "wasi")]
 fn wasm_state() -> Value {
-    let variable = |name: &str| std::env::var_os(name);
+    fn variable(name: &str) -> Option<std::ffi::OsString> {
+        std::env::var_os(name)
+    }
     let folder = wasm::Cache::usual_folder(variable)
         .unwrap_or_default()
         .display()
@@ -265,18 +269,24 @@ fn wasmtime_version() -> &'static str {
 }
 
 fn where_from(settings: &Settings) -> Vec<Value> {
-    let shown = |path: &PathBuf| {
+    fn shown(path: &Path) -> String {
         format!(
             "{}{}",
             path.display(),
             if path.is_dir() { "" } else { " (not made yet)" }
         )
+    }
+    let list = |paths: &[PathBuf]| {
+        paths
+            .iter()
+            .map(|path| shown(path))
+            .collect::<Vec<_>>()
+            .join(", ")
     };
-    let list = |paths: &[PathBuf]| paths.iter().map(shown).collect::<Vec<_>>().join(", ");
-    let one = |path: &Option<PathBuf>, none: &str| {
+    fn one(path: &Option<PathBuf>, none: &str) -> String {
         path.as_ref()
             .map_or_else(|| none.to_owned(), |path| path.display().to_string())
-    };
+    }
     let log = settings
         .log
         .map(|(level, json)| format!("{level}{}", if json { ",json" } else { "" }));
@@ -288,22 +298,26 @@ fn where_from(settings: &Settings) -> Vec<Value> {
         ("audit-log", one(&settings.audit_log, "none")),
         ("log", log.unwrap_or_else(|| "usual".to_owned())),
     ];
-    let from = |name: &str| match name {
-        "root" if settings.root_is_assumed() => {
-            "the current folder, since none was named".to_owned()
+    fn from(name: &str, settings: &Settings) -> String {
+        match name {
+            "root" if settings.root_is_assumed() => {
+                "the current folder, since none was named".to_owned()
+            }
+            _ => settings.said_by[name].clone(),
         }
-        _ => settings.said_by[name].clone(),
-    };
-    let shown = |(name, value)| json!({ "name": name, "value": value, "from": from(name) });
-    values.into_iter().map(shown).collect()
+    }
+    values
+        .into_iter()
+        .map(|(name, value)| json!({ "name": name, "value": value, "from": from(name, settings) }))
+        .collect()
 }
 
 /// A row for each package index: those of the configuration, and those that only policies name.
 fn indexes(settings: &Settings, policies: Option<&policy::Policies>) -> Vec<Value> {
-    let row = |name: &str, ecosystem: Ecosystem, leads_to: String, missing: bool| {
+    fn row(name: &str, ecosystem: Ecosystem, leads_to: String, missing: bool) -> Value {
         let ecosystem = ecosystem.name();
         json!({ "name": name, "ecosystem": ecosystem, "leadsTo": leads_to, "missing": missing })
-    };
+    }
     let known = settings
         .indexes
         .iter()
@@ -365,23 +379,23 @@ impl Facts {
             .map(|n| n.release().to_string_lossy().into_owned())
             .unwrap_or_default();
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-        let field = |name: &str| {
+        fn field(name: &str, status: &str) -> String {
             status
                 .lines()
                 .find_map(|l| l.strip_prefix(name))
                 .unwrap_or("")
                 .trim()
                 .to_owned()
-        };
+        }
         let real_root = identity::real_root();
-        let groups = field("Groups:").split_whitespace().count();
+        let groups = field("Groups:", &status).split_whitespace().count();
         Facts {
             kernel,
             architecture: std::env::consts::ARCH,
             landlock_abi: sandbox::landlock_abi(),
             security_modules: text("/sys/kernel/security/lsm"),
             seccomp_filters: Path::new("/proc/sys/kernel/seccomp/actions_avail").exists(),
-            already_filtered: field("Seccomp:") == "2",
+            already_filtered: field("Seccomp:", &status) == "2",
             container: container(),
             apparmor_restricts_userns: text(
                 "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",

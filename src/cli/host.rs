@@ -58,13 +58,12 @@ pub fn ledger(settings: &Settings) -> Result<policy::WritablePaths, String> {
     };
     let fix = "correct that, or name another log with --audit-log (it will not know what tools \
         wrote before)";
-    let unknown = |fault: Fault| {
+    service::ledger::read(log).map_err(|fault: Fault| {
         format!(
             "{}; {fix}",
             text::printable(fault.person.as_deref().unwrap_or(&fault.message))
         )
-    };
-    service::ledger::read(log).map_err(unknown)
+    })
 }
 
 /// The stricter schema of the settings. If it cannot be used the host does not start: its rules
@@ -113,18 +112,17 @@ pub fn protect(settings: &Settings, policies: &mut policy::Policies) {
 /// tool write them.
 fn protected_files(settings: &Settings) -> impl Iterator<Item = PathBuf> {
     let log = settings.audit_log.clone();
-    let beside = |name| {
-        log.as_deref()
-            .and_then(Path::parent)
-            .map(|folder| folder.join(name))
-    };
     let records = [
         audit::CONFINEMENTS,
         audit::BEGUN,
         audit::LEDGER,
         service::background::FILE,
     ]
-    .map(beside)
+    .map(|name| {
+        log.as_deref()
+            .and_then(Path::parent)
+            .map(|folder| folder.join(name))
+    })
     .into_iter()
     .flatten();
     // Compiled modules, and what was found out about interpreters.
@@ -298,15 +296,18 @@ pub fn machine(settings: &Settings, policies: &policy::Policies, cgroup: bool) -
 
 /// Over which broker each tool service is called.
 fn brokers(settings: &Settings) -> BTreeMap<String, String> {
-    let of = |BrokerServices { reached, .. }: &BrokerServices| {
-        let broker = reached.terms.to_string();
-        reached
-            .services
-            .iter()
-            .map(move |service| (service.clone(), broker.clone()))
-            .collect::<Vec<_>>()
-    };
-    settings.tool_services.iter().flat_map(of).collect()
+    settings
+        .tool_services
+        .iter()
+        .flat_map(|BrokerServices { reached, .. }: &BrokerServices| {
+            let broker = reached.terms.to_string();
+            reached
+                .services
+                .iter()
+                .map(move |service| (service.clone(), broker.clone()))
+                .collect::<Vec<_>>()
+        })
+        .collect()
 }
 
 /// The home folders that `HOME` and the account name, which may differ. For root, whose tools write
@@ -487,33 +488,30 @@ pub fn packages(
         .packages
         .clone()
         .ok_or_else(|| "this user has no home folder for it".to_owned());
-    let store = store.and_then(|path| {
-        let inside = |folder: &PathBuf| {
-            path.starts_with(folder) || path.starts_with(files::resolved(folder))
-        };
-        match settings.scanned().iter().find(|folder| inside(folder)) {
-            Some(folder) => Err(format!(
-                "{} lies in the tool folder {}",
-                path.display(),
-                folder.display()
-            )),
-            None => Ok(path),
-        }
-    });
-    let (node, own) = (
-        machine.runtimes.get(&manifest::Language::Nodejs).cloned(),
-        settings.clone(),
-    );
-    let npm = move || {
-        let node = node.clone().ok_or_else(|| "no Node on PATH".to_owned())?;
-        let search = std::env::var_os("PATH").unwrap_or_default();
-        let npm = runtimes::npm(&node, &search, &off_limits(&own)?)?;
-        Ok((node, npm))
-    };
+    let store =
+        store.and_then(|path| {
+            match settings.scanned().iter().find(|folder| {
+                path.starts_with(folder) || path.starts_with(files::resolved(folder))
+            }) {
+                Some(folder) => Err(format!(
+                    "{} lies in the tool folder {}",
+                    path.display(),
+                    folder.display()
+                )),
+                None => Ok(path),
+            }
+        });
+    let node = machine.runtimes.get(&manifest::Language::Nodejs).cloned();
+    let own = settings.clone();
     service::packages::BuildSettings {
         store,
         indexes: settings.indexes.clone(),
-        npm: Arc::new(npm),
+        npm: Arc::new(move || {
+            let node = node.clone().ok_or_else(|| "no Node on PATH".to_owned())?;
+            let search = std::env::var_os("PATH").unwrap_or_default();
+            let npm = runtimes::npm(&node, &search, &off_limits(&own)?)?;
+            Ok((node, npm))
+        }),
         waits,
     }
 }

@@ -96,7 +96,8 @@ fn withheld(host: &host::Tools, args: &Args) -> Option<String> {
         && !tools
             .iter()
             .any(|tool| callers.may_call(&caller, &tool.manifest.id));
-    let (shown, file) = (printable(&caller), path(&callers.file));
+    let shown = printable(&caller);
+    let file = path(&callers.file);
     none.then(|| {
         format!(
             "toolhost: {file} grants {shown} no tool; `--caller NAME` shows another caller's tools"

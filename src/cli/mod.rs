@@ -118,11 +118,10 @@ pub fn main() -> ExitCode {
     };
     let code = run(cli).unwrap_or_else(|error| {
         words::fail(&format!("toolhost: {error:#}"));
-        let unknown = || Refusal::new(Exit::Host, format!("{error:#}"));
         let refusal = error
             .downcast_ref::<Refusal>()
             .cloned()
-            .unwrap_or_else(unknown);
+            .unwrap_or_else(|| Refusal::new(Exit::Host, format!("{error:#}")));
         if let Some(tool) = call {
             words::say_json(&call::not_begun(&tool, refusal.fault()));
         }

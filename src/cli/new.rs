@@ -55,7 +55,9 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         return Err(Refusal::new(Exit::Caller, words).into());
     }
     let mut out = Vec::new();
-    let refuse = |error: anyhow::Error| Refusal::new(Exit::Caller, format!("{error:#}"));
+    fn refuse(error: anyhow::Error) -> Refusal {
+        Refusal::new(Exit::Caller, format!("{error:#}"))
+    }
     check_unclaimed(settings, &id(&args).map_err(refuse)?)?;
     make(&folder, &args, &again(settings), &mut out).map_err(refuse)?;
     words::show(&out);
@@ -169,9 +171,10 @@ fn make(
              one."
         )?;
     }
-    let example = match args.script.is_some() || !parameters.is_empty() {
-        true => example(&parameters),
-        false => "text='hello world'".to_owned(),
+    let example = if args.script.is_some() || !parameters.is_empty() {
+        example(&parameters)
+    } else {
+        "text='hello world'".to_owned()
     };
     let again = text::printable(again);
     writeln!(
@@ -223,25 +226,24 @@ fn from_template(
     let file = format!("{name}.{ending}");
     let is_wasm = language == Language::Wasm;
     let input = json!({ "text": "hello world" });
-    let (description, output, answer) = match is_wasm || !parameters.is_empty() {
-        true => (
+    let (description, output, answer) = if is_wasm || !parameters.is_empty() {
+        (
             "Gives back its input.",
             json!({ "type": "object" }),
             input.clone(),
-        ),
-        false => {
-            let integer = json!({ "type": "integer" });
-            let output = json!({
-                "type": "object",
-                "properties": { "characters": integer, "words": integer },
-                "required": ["characters", "words"],
-            });
-            (
-                "Counts the characters and words of a text.",
-                output,
-                json!({ "characters": 11, "words": 2 }),
-            )
-        }
+        )
+    } else {
+        let integer = json!({ "type": "integer" });
+        let output = json!({
+            "type": "object",
+            "properties": { "characters": integer, "words": integer },
+            "required": ["characters", "words"],
+        });
+        (
+            "Counts the characters and words of a text.",
+            output,
+            json!({ "characters": 11, "words": 2 }),
+        )
     };
     let mut document = document(id, name, &file, language);
     if !is_wasm {
@@ -390,7 +392,8 @@ impl Parameter {
                 .map_or((word.as_str(), true), |rest| (rest, false));
             let (name, kind) = rest.split_once(':').unwrap_or((rest, "string"));
             let Some(kind) = TYPES.into_iter().find(|known| *known == kind) else {
-                let (near, kind) = (suggest::hint(kind, TYPES), text::printable(kind));
+                let near = suggest::hint(kind, TYPES);
+                let kind = text::printable(kind);
                 bail!(
                     "--parameter {shown}: '{kind}' is not a type{near}; known: {}",
                     TYPES.join(", ")
@@ -429,19 +432,21 @@ fn schema(parameters: &[Parameter]) -> Value {
     if parameters.is_empty() {
         return json!({ "type": "object", "properties": {}, "additionalProperties": true });
     }
-    let about = |p: &Parameter| {
-        let description = format!("Say here, for a model, what {} is.", p.name);
-        (
-            p.name.clone(),
-            json!({ "type": p.kind, "description": description }),
-        )
-    };
     let required: Vec<&String> = parameters
         .iter()
         .filter(|p| p.required)
         .map(|p| &p.name)
         .collect();
-    let properties: Map<String, Value> = parameters.iter().map(about).collect();
+    let properties: Map<String, Value> = parameters
+        .iter()
+        .map(|p: &Parameter| {
+            let description = format!("Say here, for a model, what {} is.", p.name);
+            (
+                p.name.clone(),
+                json!({ "type": p.kind, "description": description }),
+            )
+        })
+        .collect();
     json!({ "type": "object", "properties": properties, "required": required })
 }
 

@@ -67,9 +67,12 @@ pub fn ps(args: &PsArgs) -> anyhow::Result<ExitCode> {
     let answer = args.server.ask(Method::GET, "/v1/calls", None, "calls")?;
     let mut calls = answer["calls"].as_array().cloned().unwrap_or_default();
     calls.retain(|call| args.all || call["phase"] != "ended");
-    show(&json!(calls), args.json, || match calls.is_empty() {
-        true => "No call runs.".to_owned(),
-        false => words::table(&calls, &COLUMNS, &[]),
+    show(&json!(calls), args.json, || {
+        if calls.is_empty() {
+            "No call runs.".to_owned()
+        } else {
+            words::table(&calls, &COLUMNS, &[])
+        }
     })
 }
 
@@ -102,16 +105,19 @@ pub fn approvals(args: &ApprovalsArgs) -> anyhow::Result<ExitCode> {
         .server
         .ask(Method::GET, "/v1/approvals", None, "approvals")?;
     let open: Vec<Question> = serde_json::from_value(answer["approvals"].clone())?;
-    let text = |question: &Question| {
-        let (until, call) = (&question.until, &question.call);
+    show(&answer["approvals"], args.json, || {
+        if open.is_empty() {
+            "No call waits for an answer.".to_owned()
+        } else {
+            open.iter().map(|question: &Question| {
+        let until = &question.until;
+ let call = &question.call;
         let words = question.text(true);
         format!(
             "{words}\n  until      {until}\n  answer     toolhost approvals {call} --yes (or \
             --no)\n"
         )
-    };
-    show(&answer["approvals"], args.json, || match open.is_empty() {
-        true => "No call waits for an answer.".to_owned(),
-        false => open.iter().map(text).collect(),
+    }).collect()
+        }
     })
 }

@@ -47,7 +47,9 @@ impl ServerAddress {
         };
         let authority: Option<Authority> = rest.trim_end_matches('/').parse().ok();
         let authority = authority.filter(|authority| !authority.as_str().contains('@'));
-        let port = |authority: &Authority| authority.port_u16();
+        fn port(authority: &Authority) -> Option<u16> {
+            authority.port_u16()
+        }
         let found = authority
             .and_then(|authority| port(&authority).map(|port| ServerAddress::Tls(authority, port)));
         found.ok_or_else(|| "write https://NAME:PORT".to_owned())
@@ -125,7 +127,9 @@ impl Server {
     }
 
     async fn send(&self, method: Method, path: &str, body: String) -> Result<(u16, Bytes), String> {
-        let words = |why: io::Error| why.to_string();
+        fn words(why: io::Error) -> String {
+            why.to_string()
+        }
         match &self.http {
             ServerAddress::Plain(Address::Tcp(address)) => {
                 if !address.ip().to_canonical().is_loopback() {
@@ -203,11 +207,9 @@ where
 /// The user id of the server's end of a loopback connection. Waits until the server has accepted
 /// it.
 async fn holder(stream: &TcpStream) -> io::Result<u32> {
-    let (diag, theirs, ours) = (
-        SocketDiag::default(),
-        stream.peer_addr()?,
-        stream.local_addr()?,
-    );
+    let diag = SocketDiag::default();
+    let theirs = stream.peer_addr()?;
+    let ours = stream.local_addr()?;
     loop {
         if let Some(uid) = diag.owner(theirs, ours)? {
             return Ok(uid);
@@ -217,8 +219,9 @@ async fn holder(stream: &TcpStream) -> io::Result<u32> {
 }
 
 fn check_trusted(uid: u32) -> Result<(), String> {
-    match files::is_trusted(uid) {
-        true => Ok(()),
-        false => Err(format!("another user (uid {uid}) listens there")),
+    if files::is_trusted(uid) {
+        Ok(())
+    } else {
+        Err(format!("another user (uid {uid}) listens there"))
     }
 }

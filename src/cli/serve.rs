@@ -112,7 +112,8 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
             None => None,
         };
         let entries: Vec<BrokerSettings> = settings.brokers.iter().map(|broker| broker.entry.clone()).collect();
-        let (since, hangups) = (SystemTime::now(), signal(SignalKind::hangup()).ok());
+        let since = SystemTime::now();
+ let hangups = signal(SignalKind::hangup()).ok();
         let service = host::service(&settings, host::launchers(&settings)?, None)?;
         if let Some((listener, options)) = &listening {
             say_where(&service, listener, options)?;
@@ -122,7 +123,8 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
         }
         let last = ShutdownGuard(service.clone());
         let watch = Watch::new(args.watch, &settings);
-        let (stop, kill) = (CancellationToken::new(), CancellationToken::new());
+        let stop = CancellationToken::new();
+ let kill = CancellationToken::new();
         let (told, answering) = over_brokers(&settings, &entries, &service, (&stop, &kill)).await?;
         listening.iter_mut().for_each(|(_, options)| (options.brokers, options.announced) = told.clone());
         let spoken = over_stdio(args.stdio, service.clone(), client, stop.clone());
@@ -185,7 +187,9 @@ async fn over_brokers(
 ) -> anyhow::Result<(OverBrokers, JoinSet<()>)> {
     let (brokers, mut tasks) = Brokers::open(entries, service, stop, kill);
     say_brokers(service, entries);
-    let refuse = |why: String| Refusal::new(Exit::Host, why);
+    fn refuse(why: String) -> Refusal {
+        Refusal::new(Exit::Host, why)
+    }
     let own = entries
         .iter()
         .filter_map(|entry| Some(entry.announce.as_ref()?.name.clone()))
@@ -210,7 +214,6 @@ async fn over_stdio(
         stop.cancelled().await;
         return Ok(());
     }
-    let is_gone = || transport::takes_no_more(std::io::stdout().as_fd());
     // As a file: `tokio::io::Stdout` hands a line to another thread once to write it and once more
     // to flush it.
     let output = std::io::stdout().as_fd().try_clone_to_owned()?;
@@ -221,7 +224,7 @@ async fn over_stdio(
         tokio::io::stdin(),
         output,
         stop,
-        is_gone,
+        || transport::takes_no_more(std::io::stdout().as_fd()),
     );
     served
         .await
@@ -254,7 +257,9 @@ async fn listening(
     address: &http::Address,
     insecure: bool,
 ) -> anyhow::Result<(http::Listener, http::Options)> {
-    let refuse = |why: String| Refusal::new(Exit::Host, why);
+    fn refuse(why: String) -> Refusal {
+        Refusal::new(Exit::Host, why)
+    }
     let told = &settings.config.http;
     let tokens = told
         .token_file
@@ -316,8 +321,12 @@ fn say_where(
     listener: &http::Listener,
     options: &http::Options,
 ) -> anyhow::Result<()> {
-    let no_operator = |caller: &Caller| !service.who(caller, None).operator;
-    for caller in options.callers.operators().into_iter().filter(no_operator) {
+    for caller in options
+        .callers
+        .operators()
+        .into_iter()
+        .filter(|caller: &Caller| !service.who(caller, None).operator)
+    {
         let words = "callers.policy.toml alone says who is one, not a token, JWT or login";
         words::note(&format!(
             "toolhost: {} is not an operator: {words}",
@@ -367,7 +376,8 @@ fn say_brokers(service: &Service, entries: &[BrokerSettings]) {
                 .find(&caller, tool)
                 .ok()
                 .filter(|tool| service.can_call(&caller, tool));
-            let (shown, caller) = (text::printable(tool), text::printable(&caller.user));
+            let shown = text::printable(tool);
+            let caller = text::printable(&caller.user);
             match found {
                 None => words::fail(&format!(
                     "toolhost: {shown} cannot be called now by {caller}, whom [[broker]] names"
@@ -412,7 +422,8 @@ async fn reload_on_change(
                 ahead.prepare(&tool.reference()).await;
             }
         });
-        let (again, snapshot) = (settings.clone(), service.registry().snapshot());
+        let again = settings.clone();
+        let snapshot = service.registry().snapshot();
         let looking = tokio::task::spawn_blocking(move || {
             let missed = watch.follow(&again, snapshot, since);
             tracing::info!("{}", watch.describe());
@@ -437,7 +448,8 @@ async fn reload_on_change(
         };
         preparing.abort();
         since = SystemTime::now();
-        let (settings, service) = (settings.clone(), service.clone());
+        let settings = settings.clone();
+        let service = service.clone();
         if let Err(why) =
             tokio::task::spawn_blocking(move || host::reload(&settings, &service, because)).await
         {

@@ -228,10 +228,8 @@ impl Settings {
                 Some(usual)
             });
         let (audit_log, packages) = kept(&mut sources, flags, config.audit_log.take())?;
-        let (log_flag, log_config) = (
-            flags.log.as_ref().map(PathBuf::from),
-            config.log.take().map(PathBuf::from),
-        );
+        let log_flag = flags.log.as_ref().map(PathBuf::from);
+        let log_config = config.log.take().map(PathBuf::from);
         let words = sources
             .values("log", log_flag.as_slice(), log_config.as_slice())
             .pop();
@@ -609,11 +607,12 @@ fn collector(config: Option<String>, variable: Variables<'_>) -> Option<String> 
         return None;
     }
     let whole = said("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT");
-    let base = || {
-        said("OTEL_EXPORTER_OTLP_ENDPOINT")
-            .map(|base| format!("{}/v1/traces", base.trim_end_matches('/')))
-    };
-    whole.or_else(base).or(config)
+    whole
+        .or_else(|| {
+            said("OTEL_EXPORTER_OTLP_ENDPOINT")
+                .map(|base| format!("{}/v1/traces", base.trim_end_matches('/')))
+        })
+        .or(config)
 }
 
 /// Parses the log setting: `debug`, `json`, `debug,json`.

@@ -45,16 +45,16 @@ pub fn run(
         .snapshot
         .find(&args.tool)
         .map_err(|fault| Refusal::new(Exit::Caller, fault.message))?;
-    let is_served = |tools: &[String]| {
-        tools
-            .iter()
-            .any(|it| it.split('@').next() == Some(&tool.manifest.id))
-    };
     let entry = settings
         .brokers
         .iter()
         .map(|broker| &broker.entry)
-        .find(|entry| is_served(&entry.tools));
+        .find(|entry| {
+            entry
+                .tools
+                .iter()
+                .any(|it| it.split('@').next() == Some(&tool.manifest.id))
+        });
     let (request, response) = match (&args.service, entry) {
         (Some(name), _) => {
             Topic::of_service(name).map_err(|why| Refusal::new(Exit::Caller, why))?

@@ -79,10 +79,12 @@ impl Scope {
         if !ours || name.starts_with('.') || self.snapshot.written.by(path).is_some() {
             return false;
         }
-        let script = || !Language::of_file_name(name).is_empty();
         is_manifest_file(name)
             || policy::is_policy_file(name)
-            || appears && (self.folders.contains(path) || script() || path.is_dir())
+            || appears
+                && (self.folders.contains(path)
+                    || (!Language::of_file_name(name).is_empty())
+                    || path.is_dir())
     }
 }
 
@@ -178,7 +180,8 @@ impl Watch {
         scope: &Arc<Scope>,
         wanted: &BTreeSet<PathBuf>,
     ) -> Option<Box<dyn Watcher + Send>> {
-        let (scope, sender) = (scope.clone(), self.sender.clone());
+        let scope = scope.clone();
+        let sender = self.sender.clone();
         let report = move |event: notify::Result<Event>| {
             if event.is_ok_and(|event| scope.counts(&event)) {
                 // If the channel is full, the same notice already waits in it.
@@ -218,11 +221,11 @@ fn named(settings: &Settings) -> BTreeSet<PathBuf> {
 
 fn is_remote(path: &Path) -> bool {
     let there = path.ancestors().find_map(|above| statfs(above).ok());
-    let known = |kind: FsType| {
+    fn known(kind: FsType) -> bool {
         let number = u32::try_from(kind.0 & 0xffff_ffff).unwrap_or_default();
         [NFS_SUPER_MAGIC, SMB_SUPER_MAGIC, FUSE_SUPER_MAGIC].contains(&kind)
             || REMOTE.contains(&number)
-    };
+    }
     there.is_some_and(|there| known(there.filesystem_type()))
 }
 

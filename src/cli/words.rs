@@ -193,11 +193,10 @@ pub fn table(rows: &[Value], columns: &[&str], below: &[&str]) -> String {
     let cells: Vec<Vec<String>> = std::iter::once(heads)
         .chain(rows.iter().map(cells))
         .collect();
-    let length = |row: &Vec<String>, column: usize| row[column].chars().count();
-    let width = |column| {
+    let width = |column: usize| {
         cells
             .iter()
-            .map(|row| length(row, column))
+            .map(|row| row[column].chars().count())
             .filter(|wide| *wide <= MAX_COLUMN_CHARS)
             .max()
             .unwrap_or(0)
@@ -230,9 +229,14 @@ pub fn table(rows: &[Value], columns: &[&str], below: &[&str]) -> String {
 
 /// A field of a report; several lines for a list, and for an object that would be wide.
 pub fn field(name: &str, value: &Value, out: &mut String) {
-    let is_word = |item: &Value| item.as_str().is_some_and(|text| !text.contains(' '));
     let parts: Vec<String> = match value {
-        Value::Array(items) if items.iter().all(is_word) => fill(items.iter().map(flat)),
+        Value::Array(items)
+            if items
+                .iter()
+                .all(|item: &Value| item.as_str().is_some_and(|text| !text.contains(' '))) =>
+        {
+            fill(items.iter().map(flat))
+        }
         Value::Array(items) => items.iter().map(flat).collect(),
         Value::Object(fields) if flat(value).len() > MAX_LINE_BYTES => {
             fields.iter().filter_map(pair).collect()
@@ -358,9 +362,10 @@ pub fn say_with_answer(value: &impl Serialize, answer: Option<&ToolAnswer>) {
             .flat_map(Part::pieces);
         String::from_utf8_lossy(&parts.flatten().collect::<Vec<u8>>()).into_owned()
     });
-    let written = match terminal {
-        true => writeln!(out, "{}", text::Visible(Indented(&json))),
-        false => writeln!(out, "{}", text::Visible(&json)),
+    let written = if terminal {
+        writeln!(out, "{}", text::Visible(Indented(&json)))
+    } else {
+        writeln!(out, "{}", text::Visible(&json))
     };
     note_write_failure(written.and_then(|()| out.flush()));
 }

@@ -83,7 +83,8 @@ impl Dialler {
             Host::Address(address) => vec![*address],
             Host::Any | Host::Below(_) => Vec::new(),
         };
-        let (mut checked, mut refused) = (Vec::new(), BTreeSet::new());
+        let mut checked = Vec::new();
+        let mut refused = BTreeSet::new();
         for address in addresses.iter().map(IpAddr::to_canonical) {
             match forbidden(address, &granted) {
                 None => checked.push(address),
@@ -93,22 +94,23 @@ impl Dialler {
         if checked.is_empty() {
             let refused: Vec<String> = refused.into_iter().take(ADDRESSES).collect();
             // No range is proposed for a public address of this machine.
-            let special = |address: &IpAddr| {
+            fn special(address: &IpAddr) -> Option<String> {
                 address::special(*address).map(|_| format!("\"{}\"", IpNet::from(*address)))
-            };
+            }
             let ranges: Vec<String> = addresses
                 .iter()
                 .map(IpAddr::to_canonical)
                 .filter_map(|a| special(&a))
                 .take(ADDRESSES)
                 .collect();
-            let fix = match ranges.is_empty() {
-                true => String::new(),
-                false => format!(
+            let fix = if ranges.is_empty() {
+                String::new()
+            } else {
+                format!(
                     "; to allow it: ranges = [{}] in its entry ([network] hosts, [indexes], or a \
                      caller's callbacks)",
                     ranges.join(", ")
-                ),
+                )
             };
             return Err(RefusalReason::Address {
                 why: format!("{}{fix}", refused.join("; ")),
@@ -129,14 +131,15 @@ impl Dialler {
     /// The grants that reach this host at this port. Grants for port 80 also reach the port at
     /// which a header is added.
     fn granted(&self, host: &Host, port: u16) -> Vec<&HostGrant> {
-        let named = |rule: &HeaderRule| {
+        let by_header = self.headers.iter().any(|(_, rule)| {
             rule.port == port && matches!(host, Host::Name(name) if *name == rule.host)
-        };
-        let by_header = self.headers.iter().any(|(_, rule)| named(rule));
-        let reaches = |grant: &&HostGrant| {
-            grant.reaches(host, port) || (by_header && grant.reaches(host, 80))
-        };
-        self.grants.iter().filter(reaches).collect()
+        });
+        self.grants
+            .iter()
+            .filter(|grant: &&HostGrant| {
+                grant.reaches(host, port) || (by_header && grant.reaches(host, 80))
+            })
+            .collect()
     }
 }
 
@@ -148,16 +151,15 @@ fn forbidden(address: IpAddr, granted: &[&HostGrant]) -> Option<&'static str> {
         .flat_map(|grant| &grant.ranges)
         .any(|range| range.contains(&address));
     let inner = address::inner_v4(address).map(IpAddr::V4);
-    let routed = || {
-        [Some(address), inner]
-            .into_iter()
-            .flatten()
-            .find_map(route_refusal)
-    };
     if listed {
         None
     } else {
-        address::special(address).or_else(routed)
+        address::special(address).or_else(|| {
+            [Some(address), inner]
+                .into_iter()
+                .flatten()
+                .find_map(route_refusal)
+        })
     }
 }
 
@@ -303,11 +305,12 @@ pub async fn post(
     body: Bytes,
 ) -> Result<StatusCode, PostError> {
     // Root certificates may have changed, and take long to read.
-    let trust = match url.https {
-        true => tokio::task::spawn_blocking(tls::machine_roots)
+    let trust = if url.https {
+        tokio::task::spawn_blocking(tls::machine_roots)
             .await
-            .map(Some),
-        false => Ok(None),
+            .map(Some)
+    } else {
+        Ok(None)
     };
     let trust = trust.map_err(|e| PostError::Broken(e.to_string()))?;
     let stream = dialler.dial(&url.host, url.port).await?;
@@ -329,7 +332,9 @@ async fn sent<S>(
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    let broken = |e: hyper::Error| PostError::Broken(e.to_string());
+    fn broken(e: hyper::Error) -> PostError {
+        PostError::Broken(e.to_string())
+    }
     let mut client = http1::Builder::new();
     let (mut sender, connection) = client
         .max_buf_size(HEAD)

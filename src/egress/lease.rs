@@ -82,9 +82,10 @@ impl Lease {
 
     /// A call begins. `secrets`: the values of the lease's headers, by name.
     pub fn begin(&self, secrets: &BTreeMap<String, String>) -> io::Result<()> {
-        let values = match secrets.is_empty() {
-            true => None,
-            false => Some(messages::memory_file(&serde_json::to_vec(secrets)?)?),
+        let values = if secrets.is_empty() {
+            None
+        } else {
+            Some(messages::memory_file(&serde_json::to_vec(secrets)?)?)
         };
         let beside: Vec<BorrowedFd> = values.iter().map(AsFd::as_fd).collect();
         self.send(&ToRelay::Begin, &beside)
@@ -254,9 +255,12 @@ impl Lease {
 
     /// The next message. Cancel-safe: a message is taken whole or not at all.
     async fn receive(&self) -> io::Result<FromRelay> {
-        let receive = || messages::receive(self.control.as_fd());
-        let message: Option<(FromRelay, Vec<OwnedFd>)> =
-            self.control.async_io(Interest::READABLE, receive).await?;
+        let message: Option<(FromRelay, Vec<OwnedFd>)> = self
+            .control
+            .async_io(Interest::READABLE, || {
+                messages::receive(self.control.as_fd())
+            })
+            .await?;
         // What comes beside it is closed: a relay sends no descriptors.
         message
             .map(|(message, _)| message)

@@ -37,7 +37,9 @@ static MACHINE: Mutex<Option<Arc<Machine>>> = Mutex::new(None);
 impl Machine {
     /// Blocks while files are read.
     fn current() -> Arc<Machine> {
-        let stamp = |path: &str| files::Stamp::from_file(&std::fs::File::open(path).ok()?).ok();
+        fn stamp(path: &str) -> Option<files::Stamp> {
+            files::Stamp::from_file(&std::fs::File::open(path).ok()?).ok()
+        }
         let stamps = [stamp(HOSTS), stamp(SERVERS)];
         let cached = &mut *lock(&MACHINE);
         match cached {
@@ -56,19 +58,25 @@ impl Machine {
 
 /// The text of such a file; empty if it does not exist.
 fn read(path: &Path) -> Result<String, String> {
-    let failed = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
+    fn failed(e: &dyn std::fmt::Display, path: &Path) -> String {
+        format!("{}: {e}", path.display())
+    }
     let file = match std::fs::File::open(path) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(String::new()),
-        opened => opened.map_err(|e| failed(&e))?,
+        opened => opened.map_err(|e| failed(&e, path))?,
     };
     let mut bytes = Vec::new();
     let length = file
         .take(MAX_FILE_BYTES + 1)
         .read_to_end(&mut bytes)
-        .map_err(|e| failed(&e))?;
-    match length as u64 > MAX_FILE_BYTES {
-        true => Err(failed(&format!("longer than {} MiB", MAX_FILE_BYTES >> 20))),
-        false => Ok(String::from_utf8_lossy(&bytes).into_owned()),
+        .map_err(|e| failed(&e, path))?;
+    if length as u64 > MAX_FILE_BYTES {
+        Err(failed(
+            &format!("longer than {} MiB", MAX_FILE_BYTES >> 20),
+            path,
+        ))
+    } else {
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 }
 

@@ -53,17 +53,18 @@ impl Executor for Documents {
                             resource["text"] = json!(fill(text, "{{", "}}", &call.input, quoted))
                         }
                         Body::File(path) => {
-                            let (folder, path) = (call.site.folder.clone(), path.clone());
+                            let folder = call.site.folder.clone();
+                            let path = path.clone();
                             let read = tokio::task::spawn_blocking(move || {
                                 registry::read_beneath(&folder, &path, MAX_FILE_BYTES)
                             });
-                            let unread = |why: String| {
+                            fn unread(why: String) -> Fault {
                                 Fault::new(
                                     Kind::ServiceError,
                                     "The resource's file cannot be read.",
                                 )
                                 .person(why)
-                            };
+                            }
                             let bytes = read
                                 .await
                                 .map_err(|e| unread(e.to_string()))?
@@ -104,8 +105,11 @@ fn content_of(resource: &Value) -> Value {
 
 /// The messages of a prompt, or its questions as long as one has no answer.
 fn prompt(messages: &[Value], ask: &Map<String, Value>, input: &Value) -> Value {
-    let answered = |key: &String| input["$client"]["answers"].get(key).is_some();
-    if !ask.is_empty() && !ask.keys().all(answered) {
+    if !ask.is_empty()
+        && !ask
+            .keys()
+            .all(|key: &String| input["$client"]["answers"].get(key).is_some())
+    {
         return json!({"$ask": ask});
     }
     let messages: Vec<Value> = messages
@@ -147,12 +151,11 @@ fn fill(text: &str, open: &str, close: &str, input: &Value, quoted: bool) -> Str
             other => other.to_string(),
         };
         whole += before;
-        match quoted {
-            true => {
-                let string = json!(value).to_string();
-                whole += &string[1..string.len() - 1];
-            }
-            false => whole += &value,
+        if quoted {
+            let string = json!(value).to_string();
+            whole += &string[1..string.len() - 1];
+        } else {
+            whole += &value
         }
         rest = later;
     }

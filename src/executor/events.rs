@@ -115,10 +115,8 @@ impl Drop for EventReceiver {
 /// Makes a channel: the sender and the receiver.
 pub fn events() -> (Events, EventReceiver) {
     let (sender, events) = mpsc::channel(MAX_WAITING);
-    let (lost, parts) = (
-        Arc::<AtomicU64>::default(),
-        Arc::new(Semaphore::new(MAX_WAITING_PARTS)),
-    );
+    let lost = Arc::<AtomicU64>::default();
+    let parts = Arc::new(Semaphore::new(MAX_WAITING_PARTS));
     let receiver = EventReceiver {
         events,
         lost: lost.clone(),

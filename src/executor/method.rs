@@ -163,7 +163,8 @@ impl executor::Executor for Methods {
     ) -> executor::Running<'a> {
         Box::pin(async move {
             let started = Instant::now();
-            let (manifest, mut call) = (call.manifest.clone(), call);
+            let manifest = call.manifest.clone();
+            let mut call = call;
             call.input = rename_inputs(&manifest.handler, std::mem::take(&mut call.input));
             let back = |fault| restore_names(&manifest.handler, fault);
             let body = match self.find(&manifest.handler)? {
@@ -242,11 +243,10 @@ pub(crate) fn rename_inputs(handler: &Handler, input: Value) -> Value {
     let Handler::ServiceMethod { parameter_map, .. } = handler else {
         return input;
     };
-    let own = |name: String| parameter_map.get(&name).cloned().unwrap_or(name);
     match input {
         Value::Object(fields) if !parameter_map.is_empty() => fields
             .into_iter()
-            .map(|(name, value)| (own(name), value))
+            .map(|(name, value)| (parameter_map.get(&name).cloned().unwrap_or(name), value))
             .collect::<Map<_, _>>()
             .into(),
         other => other,

@@ -99,15 +99,14 @@ impl Gate {
             return Ok(());
         };
         let (verdict, told) = oneshot::channel();
-        let gone = |_| {
-            fault::Fault::new(
-                fault::Kind::CancelledError,
-                "The call was cancelled before it began.",
-            )
-        };
         // If the gate is closed, the call is refused.
         let _ = sender.send(verdict).await;
-        told.await.unwrap_or_else(|lost| Err(gone(lost)))
+        told.await.unwrap_or_else(|_lost| {
+            Err(fault::Fault::new(
+                fault::Kind::CancelledError,
+                "The call was cancelled before it began.",
+            ))
+        })
     }
 }
 

@@ -118,7 +118,8 @@ impl<'a> OutputReader<'a> {
     }
 
     async fn take(&mut self, line: Vec<u8>) {
-        let (is_long, own) = (line.len() > LARGE_TEXT_BYTES, &mut self.output);
+        let is_long = line.len() > LARGE_TEXT_BYTES;
+        let own = &mut self.output;
         let read = self
             .events
             .deadline
@@ -155,30 +156,40 @@ impl Output {
 
     /// The ending of a call whose tool succeeded. `is_text`: the answer may be text.
     pub async fn ending(self, is_text: bool, deadline: &CallDeadline) -> Result<Ending, Fault> {
-        let (bytes, own) = (self.rest.len() + self.parts.0.len(), deadline.clone());
+        let bytes = self.rest.len() + self.parts.0.len();
+        let own = deadline.clone();
         deadline
             .run(bytes > LARGE_TEXT_BYTES, move || self.judge(is_text, &own))
             .await
     }
 
     fn judge(&self, is_text: bool, deadline: &CallDeadline) -> Ending {
-        let bad = |reason: &str| Ending::BadOutput {
-            reason: reason.to_owned(),
-            head: head(&self.rest),
-        };
+        fn bad(reason: &str, self_rest: &[u8]) -> Ending {
+            Ending::BadOutput {
+                reason: reason.to_owned(),
+                head: head(self_rest),
+            }
+        }
         match (&self.bad, self.ended, self.rest.trim_ascii().is_empty()) {
             (Some(bad), ..) => bad.clone(),
-            (None, true, false) => bad("something was printed after the end of the stream"),
+            (None, true, false) => bad(
+                "something was printed after the end of the stream",
+                &self.rest,
+            ),
             (None, true, true) => match json::compact(format!("[{}]", self.parts.0).as_bytes()) {
                 Ok(whole) => Ending::Answered(ToolAnswer::new(whole, deadline)),
-                Err(problem) => bad(&format!(
-                    "the parts of the stream are not a list: {}",
-                    problem.message
-                )),
+                Err(problem) => bad(
+                    &format!(
+                        "the parts of the stream are not a list: {}",
+                        problem.message
+                    ),
+                    &self.rest,
+                ),
             },
             (None, false, true) if self.parts.1 > 0 => bad(
                 "the stream has no end: after its last chunk print @toolhost {\"end\": true}, or \
                  the whole answer as one JSON value",
+                &self.rest,
             ),
             (None, false, _) => judge("stdout", &self.rest, is_text, deadline),
         }
@@ -318,7 +329,9 @@ pub struct Log<'a> {
 impl<'a> Log<'a> {
     pub fn new(max_bytes: u64, events: &'a Events) -> Log<'a> {
         let left = usize::try_from(max_bytes).unwrap_or(usize::MAX);
-        let (head, tail, line) = (Vec::new(), VecDeque::new(), Vec::new());
+        let head = Vec::new();
+        let tail = VecDeque::new();
+        let line = Vec::new();
         Log {
             head,
             tail,
@@ -367,11 +380,13 @@ impl<'a> Log<'a> {
             kept.extend_from_slice(format!("\n[… {} bytes cut …]\n", self.cut).as_bytes());
         }
         kept.extend(self.tail);
-        let text = |line| match Event::from_line(line) {
-            Event::Log(text) | Event::Message(_, text) => Some(text),
-            Event::Progress(_) | Event::Chunk(_) => None,
-        };
-        lines(&kept).into_iter().filter_map(text).collect()
+        lines(&kept)
+            .into_iter()
+            .filter_map(|line| match Event::from_line(line) {
+                Event::Log(text) | Event::Message(_, text) => Some(text),
+                Event::Progress(_) | Event::Chunk(_) => None,
+            })
+            .collect()
     }
 }
 

@@ -63,12 +63,13 @@ pub fn check_written(
         unknown_names(root, &given)
     };
     if let ArgumentSyntax::Inputs { duplicates } = written {
-        let pointer = |name: &String| format!("/{}", json::escape_segment(name));
-        flaws.extend(
-            duplicates
-                .iter()
-                .map(|name| Flaw::must(&pointer(name), "twice", "must be given once")),
-        );
+        flaws.extend(duplicates.iter().map(|name| {
+            Flaw::must(
+                &format!("/{}", json::escape_segment(name)),
+                "twice",
+                "must be given once",
+            )
+        }));
     }
     // If the service judges the arguments, a text that cannot be converted stays a text.
     let mut unfit = Vec::new();
@@ -102,20 +103,21 @@ pub fn check_written(
     }
     // Texts that could not be converted and unknown names are reported already.
     let reported: BTreeSet<String> = flaws.iter().map(|flaw| flaw.pointer.clone()).collect();
-    let is_new = |flaw: &Flaw| match &flaw.what {
-        Breach::Unknown(_) if flaw.pointer.is_empty() => !reported.contains(""),
-        _ => {
-            let is_in = |other: &String| {
-                let rest = flaw
-                    .pointer
-                    .strip_prefix(other.as_str())
-                    .filter(|_| !other.is_empty());
-                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-            };
-            !reported.iter().any(is_in)
-        }
-    };
-    flaws.extend(schema.flaws(&arguments).into_iter().filter(is_new));
+    flaws.extend(
+        schema
+            .flaws(&arguments)
+            .into_iter()
+            .filter(|flaw: &Flaw| match &flaw.what {
+                Breach::Unknown(_) if flaw.pointer.is_empty() => !reported.contains(""),
+                _ => !reported.iter().any(|other: &String| {
+                    let rest = flaw
+                        .pointer
+                        .strip_prefix(other.as_str())
+                        .filter(|_| !other.is_empty());
+                    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+                }),
+            }),
+    );
     if flaws.is_empty() {
         Ok(arguments)
     } else {
@@ -313,17 +315,16 @@ fn limited(sentences: &[String]) -> Vec<String> {
 
 /// One line per flaw: pointer and rule, for programs.
 fn rules(flaws: &[Flaw]) -> String {
-    let line = |flaw: &Flaw| {
-        format!(
-            "pointer '{}': {}",
-            text::printable(&text::head(&flaw.pointer, 200)),
-            flaw.rule
-        )
-    };
     flaws
         .iter()
         .take(MAX_FAULTS_TOLD)
-        .map(line)
+        .map(|flaw: &Flaw| {
+            format!(
+                "pointer '{}': {}",
+                text::printable(&text::head(&flaw.pointer, 200)),
+                flaw.rule
+            )
+        })
         .collect::<Vec<_>>()
         .join("\n")
 }
@@ -338,38 +339,42 @@ fn sentences(flaw: &Flaw, subject: &str, known: &[&str]) -> Vec<String> {
         Breach::Must(must) => return vec![format!("{place} {must}.")],
         Breach::Missing(name) => {
             let name = text::head(name, 80);
-            return vec![match is_parameter {
-                true => format!("{PARAMETER} '{name}' is required."),
-                false => format!("{place} must have the member '{name}'."),
+            return vec![if is_parameter {
+                format!("{PARAMETER} '{name}' is required.")
+            } else {
+                format!("{place} must have the member '{name}'.")
             }];
         }
         Breach::Unknown(names) => names,
     };
-    let one = |name: &String| {
-        let shown = text::head(name, 80);
-        if !is_parameter {
-            return format!("{place} must not have the member '{shown}'.");
-        }
-        let near = suggest::nearest(name, known.iter().copied());
-        let fix = match near {
-            Some(near) => format!(" Did you mean '{near}'?"),
-            None if known.is_empty() => String::new(),
-            None => {
-                let listed = known
-                    .iter()
-                    .take(20)
-                    .copied()
-                    .collect::<Vec<_>>()
-                    .join(", ");
-                format!(
-                    " Known: {listed}{}",
-                    if known.len() > 20 { ", …" } else { "." }
-                )
+    names
+        .iter()
+        .take(MAX_FAULTS_TOLD)
+        .map(|name: &String| {
+            let shown = text::head(name, 80);
+            if !is_parameter {
+                return format!("{place} must not have the member '{shown}'.");
             }
-        };
-        format!("{PARAMETER} '{shown}' is not a known parameter.{fix}")
-    };
-    names.iter().take(MAX_FAULTS_TOLD).map(one).collect()
+            let near = suggest::nearest(name, known.iter().copied());
+            let fix = match near {
+                Some(near) => format!(" Did you mean '{near}'?"),
+                None if known.is_empty() => String::new(),
+                None => {
+                    let listed = known
+                        .iter()
+                        .take(20)
+                        .copied()
+                        .collect::<Vec<_>>()
+                        .join(", ");
+                    format!(
+                        " Known: {listed}{}",
+                        if known.len() > 20 { ", …" } else { "." }
+                    )
+                }
+            };
+            format!("{PARAMETER} '{shown}' is not a known parameter.{fix}")
+        })
+        .collect()
 }
 
 fn place(pointer: &str, subject: &str) -> String {
@@ -502,10 +507,13 @@ fn listed(schemas: &[&Value], written: &str) -> Option<Value> {
         .ok()?
         .value;
     // 3.0 is 3 to JSON Schema; the tool sees it as the schema writes it.
-    let same = |known: &&&Value| {
-        **known == &value || (known.is_f64() || value.is_f64()) && known.as_f64() == value.as_f64()
-    };
-    values.iter().find(same).map(|known| (*known).clone())
+    values
+        .iter()
+        .find(|known: &&&Value| {
+            **known == &value
+                || (known.is_f64() || value.is_f64()) && known.as_f64() == value.as_f64()
+        })
+        .map(|known| (*known).clone())
 }
 
 /// The types that these schemas allow; empty = anything.

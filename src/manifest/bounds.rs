@@ -381,14 +381,12 @@ const WIDE: [&str; 8] = [r"\p", r"\P", r"\x", r"\u", r"\U", r"\D", r"\S", r"\W"]
 /// The bytes and states of a pattern, compiled by the engine that checks use, but no further than
 /// `room` bytes; `None`: it is too costly.
 fn compiled_size(pattern: &str, room: usize) -> Option<(usize, usize)> {
-    let flags = |at: usize| {
+    let ignores_case = pattern.match_indices("(?").any(|(at, _)| {
         pattern[at + 2..]
             .chars()
             .take_while(|c| c.is_ascii_alphabetic() || *c == '-')
-    };
-    let ignores_case = pattern
-        .match_indices("(?")
-        .any(|(at, _)| flags(at).any(|flag| flag == 'i'));
+            .any(|flag| flag == 'i')
+    });
     let is_wide = !pattern.is_ascii() || WIDE.iter().any(|wide| pattern.contains(wide));
     let escapes = pattern.matches('\\').count().pow(2) * ESCAPE;
     let room = room.checked_sub(escapes)?;

@@ -62,12 +62,11 @@ pub fn read(bytes: &[u8]) -> Result<(Descriptors, Vec<Problem>), Vec<Problem>> {
     let document = json::parse(bytes, json::Dialect::Commented).map_err(|problem| vec![problem])?;
     let mut reader = Reader::from_json(&document);
     let mut found = Descriptors::default();
-    let is_key = |key: &String| key.starts_with(SERVICE_KEY) || key.starts_with(TOOL_KEY);
-    match document
-        .value
-        .as_object()
-        .filter(|entries| entries.keys().any(is_key))
-    {
+    match document.value.as_object().filter(|entries| {
+        entries
+            .keys()
+            .any(|key: &String| key.starts_with(SERVICE_KEY) || key.starts_with(TOOL_KEY))
+    }) {
         None => found
             .services
             .extend(service(&mut reader, &document.value, "", None)),
@@ -288,8 +287,9 @@ fn tool(reader: &mut Reader<'_>, value: &Value, at: &str, bytes: &[u8]) -> Optio
     reader.warn_of_invisible(&below(at, "description"));
     config.retain(|key, _| !OWN.contains(&key.as_str()) && !FILTERS.contains(&key.as_str()));
     let parameters = parameters(reader, &arguments, &below(at, "arguments"));
-    let fault = |fault: Problem| reader.error(fault.code, &below(at, "arguments"), fault.message);
-    let compiled = Schema::compile(&parameters).map_err(fault).ok()?;
+    let compiled = Schema::compile(&parameters)
+        .map_err(|fault: Problem| reader.error(fault.code, &below(at, "arguments"), fault.message))
+        .ok()?;
     let model_name = is_model_name(&name).then(|| name.clone());
     let mut raw = json!({
         "toolId": id, "displayName": name, "description": description, "version": "1.0.0",
@@ -337,7 +337,8 @@ fn tool(reader: &mut Reader<'_>, value: &Value, at: &str, bytes: &[u8]) -> Optio
 /// The arguments as a schema that models are shown. A type that JSON Schema does not have is left
 /// out of it.
 fn parameters(reader: &mut Reader<'_>, arguments: &[Argument], at: &str) -> Value {
-    let (mut properties, mut required) = (Map::new(), BTreeSet::new());
+    let mut properties = Map::new();
+    let mut required = BTreeSet::new();
     for (index, argument) in arguments.iter().enumerate() {
         let mut property = json!({ "description": argument.description });
         if TYPES.contains(&argument.kind.as_str()) {

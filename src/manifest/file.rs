@@ -79,10 +79,8 @@ fn manifest(reader: &mut Reader<'_>, top: &Value, bytes: &[u8]) -> Option<Manife
         warn_of_unknown_names(reader, top, block);
     }
     let handler = handler(reader, top);
-    let (parameters, output) = (
-        compile(reader, top, "parameters"),
-        compile(reader, top, "output"),
-    );
+    let parameters = compile(reader, top, "parameters");
+    let output = compile(reader, top, "output");
     let mut requested = requests(reader, top);
     match &handler {
         Some(Handler::Document(document)) => requested.read = Some(document.reads()),
@@ -92,16 +90,12 @@ fn manifest(reader: &mut Reader<'_>, top: &Value, bytes: &[u8]) -> Option<Manife
         }
         _ => {}
     }
-    let (execution, requires, limits) = (
-        execution(reader, top),
-        requires(reader, top),
-        limits(reader, top),
-    );
-    let (metadata, examples, tags) = (
-        reader.get("/metadata"),
-        reader.get("/examples"),
-        reader.get("/tags"),
-    );
+    let execution = execution(reader, top);
+    let requires = requires(reader, top);
+    let limits = limits(reader, top);
+    let metadata = reader.get("/metadata");
+    let examples = reader.get("/examples");
+    let tags = reader.get("/tags");
     Some(Manifest {
         id: id?,
         display_name: reader.get("/displayName")?,
@@ -226,14 +220,15 @@ fn strict_version(written: &str) -> Result<semver::Version, String> {
 /// Compiles the schema under `key`; the pointers of its problems lead into it.
 fn compile(reader: &mut Reader<'_>, top: &Value, key: &str) -> Option<Schema> {
     let raw = top.get(key).filter(|raw| raw.is_object())?;
-    let fault = |fault: Problem| {
-        reader.error(
-            fault.code,
-            &format!("/{key}{}", fault.pointer),
-            fault.message,
-        )
-    };
-    Schema::compile(raw).map_err(fault).ok()
+    Schema::compile(raw)
+        .map_err(|fault: Problem| {
+            reader.error(
+                fault.code,
+                &format!("/{key}{}", fault.pointer),
+                fault.message,
+            )
+        })
+        .ok()
 }
 
 fn handler(reader: &mut Reader<'_>, top: &Value) -> Option<Handler> {
@@ -247,7 +242,8 @@ fn handler(reader: &mut Reader<'_>, top: &Value) -> Option<Handler> {
             entry_point: text("entryPoint"),
         }),
         "service-method" => {
-            let (mut parameter_map, mut targets) = (BTreeMap::new(), BTreeSet::new());
+            let mut parameter_map = BTreeMap::new();
+            let mut targets = BTreeSet::new();
             for (pointer, from, to) in reader.texts("/handler/parameterMap", usize::MAX) {
                 if !targets.insert(to) {
                     reader.error(
@@ -258,7 +254,8 @@ fn handler(reader: &mut Reader<'_>, top: &Value) -> Option<Handler> {
                 }
                 parameter_map.insert(from.to_owned(), to.to_owned());
             }
-            let (service, method) = (text("serviceName")?, text("methodName")?);
+            let service = text("serviceName")?;
+            let method = text("methodName")?;
             Some(Handler::ServiceMethod {
                 service,
                 method,
@@ -287,12 +284,12 @@ fn requests(reader: &mut Reader<'_>, top: &Value) -> RequestedAccess {
             reader.error(Code::Security, pointer, message);
         }
     }
-    let plain = |found: Vec<(String, Pattern)>| {
+    fn plain(found: Vec<(String, Pattern)>) -> Vec<Pattern> {
         found
             .into_iter()
             .map(|(_, pattern)| pattern)
             .collect::<Vec<_>>()
-    };
+    }
     let capabilities = reader
         .get("/securityContext/requiredCapabilities")
         .unwrap_or_default();
@@ -309,14 +306,15 @@ fn requests(reader: &mut Reader<'_>, top: &Value) -> RequestedAccess {
 
 fn patterns(reader: &mut Reader<'_>, pointer: &str) -> Vec<(String, Pattern)> {
     let written = reader.texts(pointer, MAX_PATTERNS).into_iter();
-    let read = |(at, _, text): (String, _, _)| match pattern::parse(text) {
-        Ok(pattern) => Some((at, pattern)),
-        Err(why) => {
-            reader.error(Code::Security, &at, why);
-            None
-        }
-    };
-    written.filter_map(read).collect()
+    written
+        .filter_map(|(at, _, text): (String, _, _)| match pattern::parse(text) {
+            Ok(pattern) => Some((at, pattern)),
+            Err(why) => {
+                reader.error(Code::Security, &at, why);
+                None
+            }
+        })
+        .collect()
 }
 
 fn hosts(reader: &mut Reader<'_>) -> Vec<HostPattern> {
@@ -344,7 +342,8 @@ fn execution(reader: &mut Reader<'_>, top: &Value) -> Execution {
             "warm starts are not built yet: every call starts cold, which is only slower",
         );
     }
-    let (mut env, mut size) = (BTreeMap::new(), 0);
+    let mut env = BTreeMap::new();
+    let mut size = 0;
     for (pointer, name, value) in reader.texts("/execution/env", usize::MAX) {
         size += name.len() + value.len() + 2;
         if let Some(why) = environment::refusal_reason(name, value) {

@@ -124,18 +124,18 @@ pub fn canonical_name(written: &str) -> Option<String> {
 /// Whether this is a name of 1 to 253 bytes in labels of 1 to 63 (RFC 1035, 2.3.4). `underscore`:
 /// allows `_`, as in names that are looked up (`_sip._tcp`).
 fn plain(name: &str, underscore: bool) -> bool {
-    let good_label = |label: &str| {
-        (1..=63).contains(&label.len())
-            && !label.starts_with('-')
-            && !label.ends_with('-')
-            && label.bytes().all(|b| {
-                b.is_ascii_lowercase()
-                    || b.is_ascii_digit()
-                    || b == b'-'
-                    || (underscore && b == b'_')
-            })
-    };
-    name.len() <= 253 && name.split('.').all(good_label)
+    name.len() <= 253
+        && name.split('.').all(|label: &str| {
+            (1..=63).contains(&label.len())
+                && !label.starts_with('-')
+                && !label.ends_with('-')
+                && label.bytes().all(|b| {
+                    b.is_ascii_lowercase()
+                        || b.is_ascii_digit()
+                        || b == b'-'
+                        || (underscore && b == b'_')
+                })
+        })
 }
 
 /// Whether some program reads this name as an address: `127.1`, `0x7f.1`, `010.0.0.1`.

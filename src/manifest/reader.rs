@@ -114,13 +114,15 @@ impl<'d> Reader<'d> {
         if let Kind::AdditionalProperties { unexpected } = error.kind() {
             return self.unknown_names(&at, unexpected, rule);
         }
-        let about = |rule: &Value| match rule["description"]
-            .as_str()
-            .filter(|about| !about.is_empty())
-        {
-            Some(about) => format!(": {about}"),
-            None => String::new(),
-        };
+        fn about(rule: &Value) -> String {
+            match rule["description"]
+                .as_str()
+                .filter(|about| !about.is_empty())
+            {
+                Some(about) => format!(": {about}"),
+                None => String::new(),
+            }
+        }
         let (is_fallback, message) = match error.kind() {
             Kind::Required { property } => {
                 let name = property.as_str().unwrap_or_default();
@@ -151,9 +153,10 @@ impl<'d> Reader<'d> {
             Kind::MaxLength { .. } => (true, format!("`{key}` {}", must(error))),
             _ => (true, format!("`{key}` has the wrong form{}", about(rule))),
         };
-        match is_fallback && self.format.prefers_parser_errors {
-            true => self.fallback_errors.push((at, message)),
-            false => self.error(Code::Schema, &at, message),
+        if is_fallback && self.format.prefers_parser_errors {
+            self.fallback_errors.push((at, message))
+        } else {
+            self.error(Code::Schema, &at, message)
         }
     }
 
@@ -165,7 +168,8 @@ impl<'d> Reader<'d> {
             .map(|(k, _)| k.as_str())
             .collect();
         for name in names.iter().take(MAX_NAMES) {
-            let (pointer, near) = (below(at, name), did_you_mean(name, &known));
+            let pointer = below(at, name);
+            let near = did_you_mean(name, &known);
             let code = if pointer.starts_with("/securityContext") {
                 Code::Security
             } else {
@@ -328,7 +332,8 @@ impl<'d> Reader<'d> {
             return;
         }
         let At { line, column } = self.source_map.at(pointer, is_name);
-        let (pointer, message) = (pointer.to_owned(), text::printable(message));
+        let pointer = pointer.to_owned();
+        let message = text::printable(message);
         self.problems.push(Problem {
             severity,
             code,

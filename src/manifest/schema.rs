@@ -90,15 +90,17 @@ impl Schema {
                 .raw
                 .pointer(owner)
                 .map_or(&Value::Null, |owner| &owner["default"]);
-            let fault = |message: &str| bounds::fault(format!("{owner}/default"), message);
+            fn fault(message: &str, owner: &str) -> Problem {
+                bounds::fault(format!("{owner}/default"), message)
+            }
             if self.takes_long(default) {
-                return Err(fault("this default is too large for its schema"));
+                return Err(fault("this default is too large for its schema", owner));
             }
             if !compiled
                 .as_ref()
                 .is_some_and(|parts| parts.is_valid(&json!({ (at.to_string()): default })))
             {
-                return Err(fault("this default does not fit its own schema"));
+                return Err(fault("this default does not fit its own schema", owner));
             }
         }
         Ok(())
@@ -114,11 +116,12 @@ impl Schema {
             .remove(b'-')
             .remove(b'_')
             .remove(b'.');
-        let reference = |pointer| json!({ "$ref": format!("{BASE_URI}#{}", utf8_percent_encode(pointer, PLAIN)) });
-        let properties = pointers
-            .iter()
-            .enumerate()
-            .map(|(at, pointer)| (at.to_string(), reference(pointer)));
+        let properties = pointers.iter().enumerate().map(|(at, pointer)| {
+            (
+                at.to_string(),
+                json!({ "$ref": format!("{BASE_URI}#{}", utf8_percent_encode(pointer, PLAIN)) }),
+            )
+        });
         let mut schema = json!({ "properties": properties.collect::<serde_json::Map<_, _>>() });
         if let Some(draft) = self.raw.get("$schema") {
             schema["$schema"] = draft.clone();
@@ -133,11 +136,11 @@ impl Schema {
 
     /// Whether this member may have any value at all, so that it need not be read.
     pub fn takes_any(&self, name: &str) -> bool {
-        let only = |schema: &Value, words: &[&str]| {
+        fn only(schema: &Value, words: &[&str]) -> bool {
             schema
                 .as_object()
                 .is_some_and(|own| own.keys().all(|word| words.contains(&word.as_str())))
-        };
+        }
         only(
             &self.raw,
             &[
@@ -175,7 +178,9 @@ impl Schema {
     /// if every part of the schema checked every part of the value, and every character met every
     /// state of the patterns. An explanation reuses no results, and copies words of the schema.
     fn effort(&self, value: &Value) -> (usize, usize) {
-        let (mut steps, mut deepest, mut open) = (0usize, 0, vec![(value, 0)]);
+        let mut steps = 0usize;
+        let mut deepest = 0;
+        let mut open = vec![(value, 0)];
         while let Some((value, depth)) = open.pop() {
             deepest = deepest.max(depth);
             let mut bytes = 0;

@@ -262,13 +262,13 @@ const MAX_ID: usize = 128;
 /// Why this is not a toolId (`namespace:tool-name`). `__` is kept free for the names of other
 /// protocols (`ns__tool`).
 pub fn id_fault(id: &str) -> Option<String> {
-    let part = |part: &str| {
+    fn part(part: &str) -> bool {
         part.starts_with(|c: char| c.is_ascii_alphanumeric())
             && part
                 .bytes()
                 .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
             && !part.contains("__")
-    };
+    }
     let good = id.len() <= MAX_ID
         && id
             .split_once(':')

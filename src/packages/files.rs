@@ -70,7 +70,9 @@ impl<'a> ScriptFolder<'a> {
     /// The file of this name; `None`: there is none.
     pub fn read(&self, name: &str) -> Result<Option<TextFile>, FileProblem> {
         let path = self.path.join(name);
-        let bad = |why: String| problem(&path, 0, why);
+        fn bad(why: String, path: &Path) -> FileProblem {
+            problem(path, 0, why)
+        }
         let facts = match fstatat(&self.at, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
             Ok(facts) => facts,
             Err(Errno::ENOENT) => return Ok(None),
@@ -80,28 +82,30 @@ impl<'a> ScriptFolder<'a> {
             return Err(bad(
                 "it is a symbolic link, and links are not followed: put the file itself here"
                     .to_owned(),
+                &path,
             ));
         }
         if !files::is(facts.st_mode, SFlag::S_IFREG) {
-            return Err(bad("it is not a regular file".to_owned()));
+            return Err(bad("it is not a regular file".to_owned(), &path));
         }
         if let Some(who) = (self.writer)(&path) {
             let fix = "if you know who made it, move it and its script elsewhere";
-            return Err(bad(format!(
-                "{who} here, and a tool cannot choose packages: {fix}"
-            )));
+            return Err(bad(
+                format!("{who} here, and a tool cannot choose packages: {fix}"),
+                &path,
+            ));
         }
         let file = files::open_at(&self.at, name, OFlag::O_RDONLY)
-            .map_err(|errno| bad(format!("it cannot be read: {}", errno.desc())))?;
+            .map_err(|errno| bad(format!("it cannot be read: {}", errno.desc()), &path))?;
         let most = if ["package.json", "pyproject.toml"].contains(&name) {
             MAX_MANIFEST_BYTES
         } else {
             MAX_FILE_BYTES
         };
         let bytes = files::whole(File::from(file), most)
-            .map_err(|error| bad(format!("it cannot be read: {error}")))?;
-        let bytes = bytes.ok_or_else(|| bad(format!("it is larger than {most} bytes")))?;
-        std::str::from_utf8(&bytes).map_err(|_| bad("it is not UTF-8 text".to_owned()))?;
+            .map_err(|error| bad(format!("it cannot be read: {error}"), &path))?;
+        let bytes = bytes.ok_or_else(|| bad(format!("it is larger than {most} bytes"), &path))?;
+        std::str::from_utf8(&bytes).map_err(|_| bad("it is not UTF-8 text".to_owned(), &path))?;
         Ok(Some(TextFile::new(path.clone(), &bytes)))
     }
 
@@ -125,10 +129,8 @@ impl<'a> ScriptFolder<'a> {
 
 impl TextFile {
     pub fn new(path: PathBuf, bytes: &[u8]) -> TextFile {
-        let (text, sha256) = (
-            String::from_utf8_lossy(bytes).into_owned(),
-            crate::base::sha256_hex(bytes),
-        );
+        let text = String::from_utf8_lossy(bytes).into_owned();
+        let sha256 = crate::base::sha256_hex(bytes);
         TextFile {
             path,
             text,
@@ -150,13 +152,12 @@ impl TextFile {
 
     /// The line of a byte.
     pub fn line(&self, offset: usize) -> usize {
-        let starts = || {
-            std::iter::once(0)
-                .chain(self.text.match_indices('\n').map(|(at, _)| at + 1))
-                .collect()
-        };
         self.lines
-            .get_or_init(starts)
+            .get_or_init(|| {
+                std::iter::once(0)
+                    .chain(self.text.match_indices('\n').map(|(at, _)| at + 1))
+                    .collect()
+            })
             .partition_point(|start: &usize| *start <= offset)
     }
 

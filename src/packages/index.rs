@@ -101,39 +101,40 @@ impl Index {
                 ..pattern
             }));
         }
-        let secret = |Credential {
-                          from,
-                          header,
-                          value,
-                      }| {
-            let (Host::Name(host), true) = (&host, url.starts_with("https:")) else {
-                return Err("it can be added only if `url` is https:// with a host name".to_owned());
-            };
-            let header = HeaderRule {
-                ca: ca.as_ref().map(|(path, _)| path.clone()),
-                host: host.clone(),
-                port: port.unwrap_or(usual),
-                name: crate::policy::header_name(&header)?,
-                value: crate::policy::header_value(value)?,
-                methods: ["GET", "HEAD"].map(str::to_owned).to_vec(),
-                paths: Vec::new(),
-                query: Vec::new(),
-                request_headers: OF_INSTALLERS.map(str::to_owned).to_vec(),
-            };
-            let (name, why) = (
-                "INDEX_CREDENTIAL".to_owned(),
-                "the index asks for it".to_owned(),
-            );
-            Ok(SecretGrant {
-                name,
-                from,
-                header: Some(header),
-                rule: rule.clone(),
-                why,
-            })
-        };
         let credential = credential
-            .map(secret)
+            .map(
+                |Credential {
+                     from,
+                     header,
+                     value,
+                 }| {
+                    let (Host::Name(host), true) = (&host, url.starts_with("https:")) else {
+                        return Err(
+                            "it can be added only if `url` is https:// with a host name".to_owned()
+                        );
+                    };
+                    let header = HeaderRule {
+                        ca: ca.as_ref().map(|(path, _)| path.clone()),
+                        host: host.clone(),
+                        port: port.unwrap_or(usual),
+                        name: crate::policy::header_name(&header)?,
+                        value: crate::policy::header_value(value)?,
+                        methods: ["GET", "HEAD"].map(str::to_owned).to_vec(),
+                        paths: Vec::new(),
+                        query: Vec::new(),
+                        request_headers: OF_INSTALLERS.map(str::to_owned).to_vec(),
+                    };
+                    let name = "INDEX_CREDENTIAL".to_owned();
+                    let why = "the index asks for it".to_owned();
+                    Ok(SecretGrant {
+                        name,
+                        from,
+                        header: Some(header),
+                        rule: rule.clone(),
+                        why,
+                    })
+                },
+            )
             .transpose()
             .map_err(|why| format!("credential: {why}"))?;
         if credential.is_some() {
@@ -174,8 +175,10 @@ impl Index {
     /// A lock as an installer wrote it, with the https:// addresses of the index put back: another
     /// installer with a credential of its own would send it to the http:// ones in clear text.
     pub fn with_own_addresses(&self, lock: &str) -> String {
-        let own = |(ours, theirs)| lock.replace(&format!("\"{theirs}"), &format!("\"{ours}"));
-        self.origins().map_or_else(|| lock.to_owned(), own)
+        self.origins().map_or_else(
+            || lock.to_owned(),
+            |(ours, theirs)| lock.replace(&format!("\"{theirs}"), &format!("\"{ours}")),
+        )
     }
 
     /// The origin of the index, and the one that installers get instead. `None`: without a
@@ -217,20 +220,32 @@ fn address(written: &str) -> Result<(String, HostPattern), String> {
         ));
     }
     let shown = text::printable(&text::head(written, 100));
-    let bad = |why: &str| format!("url `{shown}`: {why}");
-    let uri: http::Uri = written.parse().map_err(|_| bad("not a URL"))?;
+    fn bad(why: &str, shown: &str) -> String {
+        format!("url `{shown}`: {why}")
+    }
+    let uri: http::Uri = written.parse().map_err(|_| bad("not a URL", &shown))?;
     let scheme = uri
         .scheme_str()
         .filter(|scheme| ["https", "http"].contains(scheme));
-    let scheme = scheme.ok_or_else(|| bad("it must begin with https:// or http://"))?;
-    let authority = uri.authority().ok_or_else(|| bad("it names no host"))?;
-    let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._~/%+".contains(&b);
-    if uri.query().is_some() || written.contains('#') || !uri.path().bytes().all(plain) {
-        return Err(bad("only a path of plain characters may follow the host"));
+    let scheme = scheme.ok_or_else(|| bad("it must begin with https:// or http://", &shown))?;
+    let authority = uri
+        .authority()
+        .ok_or_else(|| bad("it names no host", &shown))?;
+    if uri.query().is_some()
+        || written.contains('#')
+        || !uri
+            .path()
+            .bytes()
+            .all(|b: u8| b.is_ascii_alphanumeric() || b"-._~/%+".contains(&b))
+    {
+        return Err(bad(
+            "only a path of plain characters may follow the host",
+            &shown,
+        ));
     }
-    let pattern = host::parse_pattern(authority.as_str()).map_err(|why| bad(&why))?;
+    let pattern = host::parse_pattern(authority.as_str()).map_err(|why| bad(&why, &shown))?;
     if !matches!(pattern.host, Host::Name(_) | Host::Address(_)) {
-        return Err(bad("it must name one host"));
+        return Err(bad("it must name one host", &shown));
     }
     Ok((
         format!("{scheme}://{pattern}{}/", uri.path().trim_end_matches('/')),

@@ -38,7 +38,8 @@ pub fn compare(
     ecosystem: Ecosystem,
     approved: &BTreeMap<String, Package>,
 ) -> Result<Vec<Vendored>, TreeError> {
-    let (mut vendored, mut met) = (Vec::new(), BTreeMap::new());
+    let mut vendored = Vec::new();
+    let mut met = BTreeMap::new();
     for item in items {
         let Some(below) = item
             .path
@@ -62,10 +63,10 @@ pub fn compare(
             });
             continue;
         };
-        let is_same =
-            |it: &Package| it.name == name && versions::are_same(ecosystem, &it.version, &version);
         let why = match (
-            approved.get(&place).is_some_and(is_same),
+            approved.get(&place).is_some_and(|it: &Package| {
+                it.name == name && versions::are_same(ecosystem, &it.version, &version)
+            }),
             met.insert(place, item),
         ) {
             (false, _) => "was installed, and is not in the lock at this place",

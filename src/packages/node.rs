@@ -63,13 +63,17 @@ pub(super) fn find(
         return Ok(None);
     }
     folder.without(&[".npmrc", ".yarnrc", ".yarnrc.yml", "bunfig.toml"])?;
-    let required = |(name, (versions, _)): (&String, &(String, bool))| Required {
-        name: name.clone(),
-        versions: versions.clone(),
-        pinned: versions::pins(Ecosystem::Node, versions),
-        place: file.name(),
-    };
-    let requires: Vec<Required> = asked.iter().map(required).collect();
+    let requires: Vec<Required> = asked
+        .iter()
+        .map(
+            |(name, (versions, _)): (&String, &(String, bool))| Required {
+                name: name.clone(),
+                versions: versions.clone(),
+                pinned: versions::pins(Ecosystem::Node, versions),
+                place: file.name(),
+            },
+        )
+        .collect();
     // The first that is there wins, as npm has it.
     for name in [SHRINKWRAP, LOCK]
         .into_iter()
@@ -106,7 +110,9 @@ pub(super) fn find(
         .collect();
     let mut inputs = vec![("package.json".to_owned(), manifest(&asked))];
     inputs.extend(foreign.map(|file| (FOREIGN.to_owned(), file.text)));
-    let (ecosystem, lock_file, packages) = (Ecosystem::Node, LOCK.to_owned(), Vec::new());
+    let ecosystem = Ecosystem::Node;
+    let lock_file = LOCK.to_owned();
+    let packages = Vec::new();
     Ok(Some(PackageRequirements {
         ecosystem,
         sources,
@@ -138,7 +144,8 @@ fn locked(sources: Vec<SourceFile>, requires: Vec<Required>, tree: &Tree) -> Pac
     packages.sort();
     packages.dedup();
     let inputs = vec![("places.json".to_owned(), json!(tree).to_string())];
-    let (ecosystem, lock_file) = (Ecosystem::Node, LOCK.to_owned());
+    let ecosystem = Ecosystem::Node;
+    let lock_file = LOCK.to_owned();
     PackageRequirements {
         ecosystem,
         sources,
@@ -158,7 +165,7 @@ fn manifest(asked: &Dependencies) -> String {
             .map(|(name, (range, _))| (name.clone(), json!(range)))
             .collect()
     };
-    json!({"name": "packages", "private": true, "dependencies": part(false), "optionalDependencies": part(true)})
+    json!({"name": "packages", "private": true, "dependencies": part(false, ), "optionalDependencies": part(true, )})
         .to_string()
 }
 
@@ -265,14 +272,15 @@ fn tree(file: &TextFile) -> Result<Tree, FileProblem> {
         .filter(|(place, _)| !place.is_empty())
         .collect::<BTreeMap<_, _>>()
     {
-        let line = || {
-            document
-                .place_of_key(&format!("/packages/{}", escape_segment(place)))
-                .0
-        };
         let entry = entry(place, said, &tree);
-        let entry =
-            entry.map_err(|why| file.problem(line(), format!("`{}`: {why}", shown(place))))?;
+        let entry = entry.map_err(|why| {
+            file.problem(
+                document
+                    .place_of_key(&format!("/packages/{}", escape_segment(place)))
+                    .0,
+                format!("`{}`: {why}", shown(place)),
+            )
+        })?;
         // What only development needs is checked like the rest, and not installed.
         tree.extend(
             entry
@@ -291,8 +299,10 @@ fn entry(place: &str, said: &Value, tree: &Tree) -> Result<Option<LockedPackage>
             "it is a link to a folder, and packages come from the policy's index alone".to_owned(),
         );
     }
-    let is_elsewhere = |url: &&str| !url.starts_with("https://") && !url.starts_with("http://");
-    if let Some(url) = said["resolved"].as_str().filter(is_elsewhere) {
+    if let Some(url) = said["resolved"]
+        .as_str()
+        .filter(|url: &&str| !url.starts_with("https://") && !url.starts_with("http://"))
+    {
         return Err(no_range(url));
     }
     EDGES.iter().try_for_each(|field| edges(&said[*field]))?;
@@ -355,11 +365,6 @@ fn edges(said: &Value) -> Result<(), String> {
     let members = said
         .as_object()
         .ok_or("what it requires is not an object")?;
-    let is_tag = |text: &str| {
-        !text.is_empty()
-            && text.len() < 40
-            && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
-    };
     for (name, range) in members {
         let range = range.as_str().unwrap_or_default();
         let plain = match range.strip_prefix("npm:") {
@@ -369,7 +374,12 @@ fn edges(said: &Value) -> Result<(), String> {
                 .map_or("", |at| &alias[at + 1..]),
             None => range,
         };
-        if !is_tag(plain) && !versions::is_range(Ecosystem::Node, plain) {
+        let is_tag = !plain.is_empty()
+            && plain.len() < 40
+            && plain
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b == b'-');
+        if !is_tag && !versions::is_range(Ecosystem::Node, plain) {
             return Err(format!(
                 "it requires `{}`: {}",
                 shown(name),
@@ -382,38 +392,37 @@ fn edges(said: &Value) -> Result<(), String> {
 
 /// `sha512-…` and the like, the strong ones of a list.
 fn integrity(text: &str) -> Result<Vec<String>, String> {
-    let is_strong = |hash: &&str| {
-        let Some((kind, digits)) = hash.split_once('-') else {
-            return false;
-        };
-        let length =
-            [("sha256", 44), ("sha384", 64), ("sha512", 88)].contains(&(kind, digits.len()));
-        length
-            && digits
-                .trim_end_matches('=')
-                .bytes()
-                .all(|b| b.is_ascii_alphanumeric() || b"+/".contains(&b))
-    };
     let found: Vec<String> = text
         .split_ascii_whitespace()
-        .filter(is_strong)
+        .filter(|hash: &&str| {
+            let Some((kind, digits)) = hash.split_once('-') else {
+                return false;
+            };
+            let length =
+                [("sha256", 44), ("sha384", 64), ("sha512", 88)].contains(&(kind, digits.len()));
+            length
+                && digits
+                    .trim_end_matches('=')
+                    .bytes()
+                    .all(|b| b.is_ascii_alphanumeric() || b"+/".contains(&b))
+        })
         .map(str::to_owned)
         .collect();
-    let bad = || {
-        format!(
-            "`{}`: unsupported hash; use sha512, sha384 or sha256",
-            shown(text)
-        )
-    };
     Some(found)
         .filter(|found| !found.is_empty())
-        .ok_or_else(bad)
+        .ok_or_else(|| {
+            format!(
+                "`{}`: unsupported hash; use sha512, sha384 or sha256",
+                shown(text)
+            )
+        })
 }
 
 fn no_range(text: &str) -> String {
-    let what = match text.starts_with("npm:") {
-        true => "an alias",
-        false => "not a version or a range (a tag, a URL, a git or file reference)",
+    let what = if text.starts_with("npm:") {
+        "an alias"
+    } else {
+        "not a version or a range (a tag, a URL, a git or file reference)"
     };
     let how = "packages come from the policy's index by name and version alone: write for example \
         `^1.2.0`";

@@ -51,14 +51,18 @@ pub(super) fn find(
         .file_name()
         .and_then(|name| name.to_str())
         .unwrap_or_default();
-    let (own, is_python) = (own_lock(name), at.language == Language::Python);
+    let own = own_lock(name);
+    let is_python = at.language == Language::Python;
     let pylock = |name: &str| {
         folder
             .read(name)?
             .map(|file| Lock::read(file, &environment))
             .transpose()
     };
-    let (mut lists, mut lock, mut foreign, mut writes) = (Vec::new(), None, None, LOCK.to_owned());
+    let mut lists = Vec::new();
+    let mut lock = None;
+    let mut foreign = None;
+    let mut writes = LOCK.to_owned();
     let script = if is_python { folder.script(name) } else { None };
     match script
         .map(|file| block(file, &environment))
@@ -181,12 +185,14 @@ fn check_lock(lists: &RequirementSource, lock: &Lock) -> Result<(), FileProblem>
 }
 
 fn list_required(lists: &[RequirementSource]) -> Vec<Required> {
-    let one = |file: &TextFile, required: &Requirement| Required {
-        name: required.name.clone(),
-        versions: required.versions.clone(),
-        pinned: required.pin().is_some(),
-        place: format!("{}:{}", file.name(), required.line),
-    };
+    fn one(file: &TextFile, required: &Requirement) -> Required {
+        Required {
+            name: required.name.clone(),
+            versions: required.versions.clone(),
+            pinned: required.pin().is_some(),
+            place: format!("{}:{}", file.name(), required.line),
+        }
+    }
     lists
         .iter()
         .flat_map(|lists| {
@@ -208,7 +214,8 @@ fn unlocked(
         .iter()
         .map(|lists| &lists.file)
         .chain(foreign.iter().map(|(file, _)| file));
-    let (sources, requires) = (files.map(TextFile::source).collect(), list_required(lists));
+    let sources = files.map(TextFile::source).collect();
+    let requires = list_required(lists);
     let mut lines: Vec<String> = lists
         .iter()
         .flat_map(|lists| &lists.requirements)
@@ -220,7 +227,8 @@ fn unlocked(
         inputs.push((UV_LOCK.to_owned(), file.text));
         inputs.extend(project.map(|project| ("project".to_owned(), project)));
     }
-    let (ecosystem, packages) = (Ecosystem::Python, Vec::new());
+    let ecosystem = Ecosystem::Python;
+    let packages = Vec::new();
     PackageRequirements {
         ecosystem,
         sources,
@@ -240,7 +248,8 @@ fn from_lock(
 ) -> Result<PackageRequirements, FileProblem> {
     let mut packages: BTreeMap<&str, &Package> = BTreeMap::new();
     for package in &lock.packages {
-        let (name, version) = (&package.name, &package.version);
+        let name = &package.name;
+        let version = &package.version;
         if let Some(other) = packages
             .insert(name, package)
             .filter(|other| other.version != *version)
@@ -253,17 +262,19 @@ fn from_lock(
         }
     }
     let packages: Vec<Package> = packages.into_values().cloned().collect();
-    let line = |package: &Package| {
-        let hashes: String = package
-            .hashes
-            .iter()
-            .map(|hash| format!(" --hash={hash}"))
-            .collect();
-        format!("{}=={}{hashes}\n", package.name, package.version)
-    };
     let inputs = vec![(
         "requirements.txt".to_owned(),
-        packages.iter().map(line).collect(),
+        packages
+            .iter()
+            .map(|package: &Package| {
+                let hashes: String = package
+                    .hashes
+                    .iter()
+                    .map(|hash| format!(" --hash={hash}"))
+                    .collect();
+                format!("{}=={}{hashes}\n", package.name, package.version)
+            })
+            .collect(),
     )];
     let mut requires = list_required(lists);
     if requires.is_empty() {
@@ -315,13 +326,12 @@ fn hash(text: &str) -> Result<String, String> {
         [("sha256", 64), ("sha384", 96), ("sha512", 128)].contains(&(name, hex.len()))
             && hex.bytes().all(|b| b.is_ascii_hexdigit())
     });
-    let bad = || {
+    is_good.then(|| text.to_ascii_lowercase()).ok_or_else(|| {
         format!(
             "`{}`: unsupported hash; use sha512, sha384 or sha256",
             shown(text)
         )
-    };
-    is_good.then(|| text.to_ascii_lowercase()).ok_or_else(bad)
+    })
 }
 
 #[derive(Deserialize)]
@@ -450,14 +460,14 @@ fn entries(
 fn logical_lines(text: &str) -> Vec<(usize, String)> {
     let (mut lines, mut open): (Vec<(usize, String)>, bool) = Default::default();
     for (number, line) in text.lines().enumerate() {
-        let plain = match line.trim_start().starts_with('#') {
-            true => "",
-            false => line
-                .split(" #")
+        let plain = if line.trim_start().starts_with('#') {
+            ""
+        } else {
+            line.split(" #")
                 .next()
                 .and_then(|line| line.split("\t#").next())
                 .unwrap_or_default()
-                .trim_end(),
+                .trim_end()
         };
         let continues = plain.ends_with('\\');
         let plain = plain.strip_suffix('\\').unwrap_or(plain).trim();
@@ -605,13 +615,15 @@ fn parse_requirements<'t>(
     if listed.len() > MAX_PACKAGES {
         return Err(file.problem(0, format!("more than {MAX_PACKAGES} requirements")));
     }
-    let one = |written: &Spanned<String>| {
-        let line = line(written.span().start);
-        environment
-            .requirement(written.get_ref(), line)
-            .map_err(|why| file.problem(line, why))
-    };
-    listed.iter().map(one).collect()
+    listed
+        .iter()
+        .map(|written: &Spanned<String>| {
+            let line = line(written.span().start);
+            environment
+                .requirement(written.get_ref(), line)
+                .map_err(|why| file.problem(line, why))
+        })
+        .collect()
 }
 
 /// The block of a script, `# /// script` to `# ///`; `None`: it has none.
@@ -619,7 +631,8 @@ fn block(
     script: TextFile,
     environment: &Environment,
 ) -> Result<Option<RequirementSource>, FileProblem> {
-    let (mut lines, mut found) = (script.text.lines().enumerate(), None);
+    let mut lines = script.text.lines().enumerate();
+    let mut found = None;
     while let Some((at, _)) = lines.find(|(_, line)| line.trim_end() == "# /// script") {
         let rest = lines.clone().map(|(_, line)| line);
         let body: Vec<&str> = rest
@@ -719,9 +732,10 @@ impl Environment {
     pub fn requirement(&self, text: &str, line: usize) -> Result<Requirement, String> {
         let (text, whole) = (text.trim(), shown(text.trim()));
         let (wanted, marker) = text.split_once(';').unwrap_or((text, ""));
-        let is_file = |end: &&str| wanted.trim_end().ends_with(end);
-        let is_path =
-            wanted.starts_with(['.', '/', '~']) || [".whl", ".tar.gz", ".zip"].iter().any(is_file);
+        let is_path = wanted.starts_with(['.', '/', '~'])
+            || [".whl", ".tar.gz", ".zip"]
+                .iter()
+                .any(|end: &&str| wanted.trim_end().ends_with(end));
         // The library would read a path with dashes as a name; a version holds none of these signs.
         if wanted.contains(['@', ':']) || wanted.starts_with("git+") || is_path {
             let what = if wanted.contains("git+") {
@@ -738,17 +752,17 @@ impl Environment {
         if text.len() > MAX_MARKER_BYTES {
             return Err(format!("`{whole}` is longer than {MAX_MARKER_BYTES} bytes"));
         }
-        let bad = |why: &str| {
+        fn bad(why: &str, whole: &str) -> String {
             format!("`{whole}` is not a requirement ({why}): write for example `name>=1.2,<2`")
-        };
+        }
         let read = pep508_rs::Requirement::<pep508_rs::VerbatimUrl>::from_str(text)
-            .map_err(|error| bad(&shown(&error.message.to_string())))?;
+            .map_err(|error| bad(&shown(&error.message.to_string()), &whole))?;
         let name = read.name.to_string();
         let versions = match &read.version_or_url {
             Some(VersionOrUrl::VersionSpecifier(range)) => {
                 range.iter().map(ToString::to_string).collect::<Vec<_>>()
             }
-            Some(VersionOrUrl::Url(_)) => return Err(bad("it is a URL")),
+            Some(VersionOrUrl::Url(_)) => return Err(bad("it is a URL", &whole)),
             None => Vec::new(),
         };
         let versions = versions.join(",");
@@ -791,11 +805,12 @@ impl Environment {
         }
         let mut markers = self.markers.borrow_mut();
         markers.insert(marker.to_owned());
-        match markers.len() <= MAX_MARKERS {
-            true => Ok(()),
-            false => Err(format!(
+        if markers.len() <= MAX_MARKERS {
+            Ok(())
+        } else {
+            Err(format!(
                 "more than {MAX_MARKERS} different markers: lock for fewer environments"
-            )),
+            ))
         }
     }
 }

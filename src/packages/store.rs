@@ -293,7 +293,8 @@ impl Store {
     pub fn tidy(&self) -> io::Result<()> {
         self.content.tidy(&|key| {
             let entry = self.entry(key)?;
-            let (name, bytes) = (entry.name.clone(), entry.disk.max(entry.bytes));
+            let name = entry.name.clone();
+            let bytes = entry.disk.max(entry.bytes);
             Some(Tree {
                 name,
                 bytes,
@@ -325,9 +326,10 @@ impl Store {
 
 /// The first path of a tree whose stamp changed since the entry was made.
 fn first_changed<'e>(root: &impl AsFd, entry: &'e BuiltEnvironment) -> Option<&'e str> {
-    match TreeStamp::now(root.as_fd()).ok() == Some(entry.root) {
-        true => tree::first_changed(root.as_fd(), &entry.items),
-        false => Some("its folder"),
+    if TreeStamp::now(root.as_fd()).ok() == Some(entry.root) {
+        tree::first_changed(root.as_fd(), &entry.items)
+    } else {
+        Some("its folder")
     }
 }
 

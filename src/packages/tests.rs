@@ -194,7 +194,7 @@ fn npm(entry: &str) -> String {
 
 #[test]
 fn a_lock_of_npm_is_a_list_of_places_with_hashes() {
-    let look = |entry: &str| {
+    fn look(entry: &str) -> Result<Option<PackageRequirements>, FileProblem> {
         found(
             "run.mjs",
             false,
@@ -203,7 +203,7 @@ fn a_lock_of_npm_is_a_list_of_places_with_hashes() {
                 ("package-lock.json", &npm(entry)),
             ],
         )
-    };
+    }
     let below = format!(
         "\"node_modules/left-pad/node_modules/b\": \
          {{\"name\": \"c\", \"version\": \"2.0.0\", \"integrity\": \"{SHA512}\"}}"
@@ -294,10 +294,12 @@ fn a_lock_of_npm_is_a_list_of_places_with_hashes() {
 fn only_plain_files_are_read() {
     let folder = tempfile::tempdir().expect("a folder");
     let root = folder.path().canonicalize().expect("a folder");
-    let (script, file) = (root.join("run.py"), root.join("requirements.txt"));
+    let script = root.join("run.py");
+    let file = root.join("requirements.txt");
     fs::write(&script, "").expect("a script");
     let look = |writer: &dyn Fn(&Path) -> Option<String>| {
-        let (script, language) = (script.as_path(), Language::Python);
+        let script = script.as_path();
+        let language = Language::Python;
         find(&ScriptLocation {
             script,
             language,
@@ -332,7 +334,7 @@ fn only_plain_files_are_read() {
         .problem
         .message;
     assert!(why.contains("cannot choose packages"), "{why}");
-    assert!(look(&|_| None).expect("the control").is_some());
+    assert!(look(&|_| None,).expect("the control").is_some());
 }
 
 mod hostile {

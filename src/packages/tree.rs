@@ -223,15 +223,17 @@ fn digest(file: File, most: u64) -> io::Result<(String, u64)> {
 /// The items with their present stamps, and the disk space that they occupy, bytes.
 pub fn add_stamps(root: BorrowedFd, items: Vec<Item>) -> io::Result<(Vec<Item>, u64)> {
     let mut disk = 0;
-    let now = |item: Item| -> io::Result<Item> {
-        let stat = fstatat(root, item.path.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW)?;
-        disk += u64::try_from(stat.st_blocks).unwrap_or_default() * 512;
-        Ok(Item {
-            stamp: TreeStamp::from_stat(&stat),
-            ..item
+    let items = items
+        .into_iter()
+        .map(|item: Item| -> io::Result<Item> {
+            let stat = fstatat(root, item.path.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW)?;
+            disk += u64::try_from(stat.st_blocks).unwrap_or_default() * 512;
+            Ok(Item {
+                stamp: TreeStamp::from_stat(&stat),
+                ..item
+            })
         })
-    };
-    let items = items.into_iter().map(now).collect::<io::Result<_>>()?;
+        .collect::<io::Result<_>>()?;
     Ok((items, disk))
 }
 
@@ -254,12 +256,13 @@ pub fn first_changed<'i>(root: BorrowedFd, items: &'i [Item]) -> Option<&'i str>
     let ours = parts.next()?;
     // A call waits for this, and large packages have thousands of files.
     std::thread::scope(|scope| {
-        let apart = |part| {
-            std::thread::Builder::new()
-                .spawn_scoped(scope, move || first(part))
-                .map_err(|_| part)
-        };
-        let others: Vec<_> = parts.map(apart).collect();
+        let others: Vec<_> = parts
+            .map(|part| {
+                std::thread::Builder::new()
+                    .spawn_scoped(scope, move || first(part))
+                    .map_err(|_| part)
+            })
+            .collect();
         let ours = first(ours);
         // Join all threads: the scope panics if a thread that was not joined panicked.
         let others = others.into_iter().filter_map(|other| match other {
@@ -288,14 +291,15 @@ pub fn first_altered<'i>(root: BorrowedFd, items: &'i [Item]) -> Option<&'i str>
 /// Paths at which an interpreter runs code before the script: `.pth` files and the customisation
 /// modules.
 pub fn startup_files(items: &[Item], site: &str) -> Vec<PathBuf> {
-    let customises = |name: &str| {
-        ["sitecustomize", "usercustomize"].contains(&name.split('.').next().unwrap_or(name))
-    };
     let names = items
         .iter()
         .filter_map(|item| Some((item, item.path.strip_prefix(site)?.strip_prefix('/')?)));
-    let first = names
-        .filter(|(_, name)| !name.contains('/') && (name.ends_with(".pth") || customises(name)));
+    let first = names.filter(|(_, name)| {
+        !name.contains('/')
+            && (name.ends_with(".pth")
+                || ["sitecustomize", "usercustomize"]
+                    .contains(&name.split('.').next().unwrap_or(name)))
+    });
     first.map(|(item, _)| PathBuf::from(&item.path)).collect()
 }
 

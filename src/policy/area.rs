@@ -198,10 +198,9 @@ pub fn join(folder: &Path, path: &Path) -> Option<PathBuf> {
 }
 
 fn text_as_regex(text: &str) -> String {
-    let stands_for_itself = |c: char| c.is_alphanumeric() || !c.is_ascii();
     text.chars()
         .map(|c| {
-            if stands_for_itself(c) {
+            if c.is_alphanumeric() || !c.is_ascii() {
                 c.to_string()
             } else {
                 format!(r"\x{:02x}", c as u32)
@@ -217,7 +216,8 @@ pub fn name_matches(names: &str, name: &str) -> bool {
         return false;
     }
     let (pattern, name): (Vec<Part>, Vec<char>) = (parts(names).collect(), name.chars().collect());
-    let (mut at, mut seen) = (0, 0);
+    let mut at = 0;
+    let mut seen = 0;
     // The last `*`, and how far it reaches into the name: one character further each time the rest
     // does not match.
     let mut star = None;
@@ -280,13 +280,14 @@ pub fn glob_of_pattern(names: &str) -> String {
 }
 
 fn glob(name: &str, keep: &str) -> String {
-    let escaped = |c: char| match c {
-        c if keep.contains(c) => c.to_string(),
-        '*' | '?' | '[' | ']' | '{' | '}' => format!("[{c}]"),
-        '\\' => "\\\\".to_owned(),
-        c => c.to_string(),
-    };
-    name.chars().map(escaped).collect()
+    name.chars()
+        .map(|c: char| match c {
+            c if keep.contains(c) => c.to_string(),
+            '*' | '?' | '[' | ']' | '{' | '}' => format!("[{c}]"),
+            '\\' => "\\\\".to_owned(),
+            c => c.to_string(),
+        })
+        .collect()
 }
 
 /// The one name that an escaped glob matches; `None` if it can match several.

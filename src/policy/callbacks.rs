@@ -108,8 +108,9 @@ impl CallbackUrl {
         };
         let path = if path.is_empty() { "/" } else { path };
         // Servers read such paths in different ways, so they are refused.
-        let odd = |part: &str| part == "." || part == ".." || part.contains(['\\', '%', '#', ';']);
-        if path.split('/').any(odd)
+        if path
+            .split('/')
+            .any(|part: &str| part == "." || part == ".." || part.contains(['\\', '%', '#', ';']))
             || path.contains("//")
             || query.as_ref().is_some_and(|query| query.contains('#'))
         {
@@ -196,13 +197,14 @@ impl CallbackGrant {
 
     pub fn text(&self) -> String {
         let ranges: Vec<String> = self.ranges.iter().map(ToString::to_string).collect();
-        match ranges.is_empty() {
-            true => format!("notified at {}", self.url),
-            false => format!(
+        if ranges.is_empty() {
+            format!("notified at {}", self.url)
+        } else {
+            format!(
                 "notified at {} (also where its address is in {})",
                 self.url,
                 ranges.join(", ")
-            ),
+            )
         }
     }
 }

@@ -140,26 +140,27 @@ impl Callers {
     /// Who a request counts as: the name in its label, if `caller` may act as that one, else
     /// `caller`.
     pub fn acts_as<'n>(&self, caller: &'n str, label: Option<&'n str>) -> &'n str {
-        let may = |label: &&str| {
-            is_name(label) && self.rule(caller).is_some_and(|rule| rule.may_act_as(label))
-        };
-        label.filter(may).unwrap_or(caller)
+        label
+            .filter(|label: &&str| {
+                is_name(label) && self.rule(caller).is_some_and(|rule| rule.may_act_as(label))
+            })
+            .unwrap_or(caller)
     }
 
     /// The limit of a tool: the narrowest that names it.
     pub fn limit(&self, id: &str) -> Option<&ToolLimit> {
-        let width = |limit: &ToolLimit| {
+        fn width(limit: &ToolLimit, id: &str) -> Option<Selector> {
             limit
                 .tools
                 .iter()
                 .filter(|tool| tool.matches(id))
                 .max()
                 .cloned()
-        };
+        }
         self.limits
             .iter()
-            .filter(|limit| width(limit).is_some())
-            .max_by_key(|limit| width(limit))
+            .filter(|limit| width(limit, id).is_some())
+            .max_by_key(|limit| width(limit, id))
     }
 
     /// Everybody who may call a tool, as the file says it.
@@ -265,9 +266,9 @@ impl AllowedValue {
     }
 
     pub fn text(&self) -> String {
-        let end = |number: &Option<f64>| {
+        fn end(number: &Option<f64>) -> String {
             number.map_or_else(|| "…".to_owned(), |number| number.to_string())
-        };
+        }
         match self {
             AllowedValue::Values(values) => {
                 format!(
@@ -300,21 +301,19 @@ fn same(one: &Value, other: &Value) -> bool {
 
 /// Whether a path lies below a folder. A path with `.`, `..`, an empty part or NUL never does.
 fn is_below(path: &str, folder: &str) -> bool {
-    let plain =
-        |part: &str| !part.is_empty() && part != "." && part != ".." && !part.contains('\0');
     let rest = path
         .strip_prefix(folder.trim_end_matches('/'))
         .and_then(|rest| rest.strip_prefix('/'));
-    path.split('/').all(plain) && rest.is_some()
+    path.split('/')
+        .all(|part: &str| !part.is_empty() && part != "." && part != ".." && !part.contains('\0'))
+        && rest.is_some()
 }
 
 impl CallerGrant {
     /// The grant of everybody where `callers.policy.toml` does not exist.
     pub fn anybody() -> CallerGrant {
-        let (name, rule) = (
-            "anybody whom this host serves".to_owned(),
-            "house".to_owned(),
-        );
+        let name = "anybody whom this host serves".to_owned();
+        let rule = "house".to_owned();
         CallerGrant {
             name,
             rule,
@@ -329,10 +328,13 @@ impl Grantable for CallerGrant {
         "caller"
     }
     fn text(&self) -> String {
-        let list = |before: &str, names: &[String]| match names.is_empty() {
-            true => String::new(),
-            false => format!("{before}{}", names.join(", ")),
-        };
+        fn list(before: &str, names: &[String]) -> String {
+            if names.is_empty() {
+                String::new()
+            } else {
+                format!("{before}{}", names.join(", "))
+            }
+        }
         let rules = self
             .parameters
             .iter()
@@ -346,17 +348,15 @@ impl Grantable for CallerGrant {
             .chain(at_once)
             .chain(self.callbacks.iter().map(CallbackGrant::text))
             .collect();
-        let (except, through) = (
-            list(" but not ", &self.except),
-            list(", also through ", &self.through),
-        );
+        let except = list(" but not ", &self.except);
+        let through = list(", also through ", &self.through);
         format!("{}{except}{through}{}", self.name, list(": ", &conditions))
     }
     fn covers(&self, other: &CallerGrant) -> bool {
         let anybody = *self == CallerGrant::anybody();
-        let wide = |ours: Option<u32>, theirs: Option<u32>| {
+        fn wide(ours: Option<u32>, theirs: Option<u32>) -> bool {
             ours.is_none_or(|o| theirs.is_some_and(|t| t <= o))
-        };
+        }
         // For each parameter with rules in `self`, `other` has rules, and each of these is in
         // `self`.
         let parameters = self.parameters.iter().all(|rule| {
@@ -365,12 +365,12 @@ impl Grantable for CallerGrant {
                 .iter()
                 .filter(|their| their.name == rule.name)
                 .collect();
-            let is_ours = |their: &&ParameterRule| {
-                self.parameters
-                    .iter()
-                    .any(|our| our.name == their.name && our.takes == their.takes)
-            };
-            !theirs.is_empty() && theirs.iter().all(is_ours)
+            !theirs.is_empty()
+                && theirs.iter().all(|their: &&ParameterRule| {
+                    self.parameters
+                        .iter()
+                        .any(|our| our.name == their.name && our.takes == their.takes)
+                })
         });
         (anybody
             || self.name == other.name
@@ -470,13 +470,15 @@ pub(super) fn parse(source: &str, file: &Path) -> Result<Callers, Vec<Problem>> 
 
 /// `folder`: the folder of the file, where relative paths start.
 fn caller(document: &mut Reader<'_>, pointer: &str, rule: CallerRule, folder: &Path) -> CallerRule {
-    let at = |key: &str| format!("{pointer}/{key}");
+    fn at(key: &str, pointer: &str) -> String {
+        format!("{pointer}/{key}")
+    }
     let names = rule
         .act_as
         .iter()
         .enumerate()
-        .map(|(index, name)| (format!("{}/{index}", at("act_as")), name));
-    for (pointer, name) in names.chain([(at("name"), &rule.name)]) {
+        .map(|(index, name)| (format!("{}/{index}", at("act_as", pointer)), name));
+    for (pointer, name) in names.chain([(at("name", pointer), &rule.name)]) {
         if !is_name(name) {
             document.fault(
                 &pointer,
@@ -485,7 +487,7 @@ fn caller(document: &mut Reader<'_>, pointer: &str, rule: CallerRule, folder: &P
         }
     }
     let mut parameters = Vec::new();
-    for (pointer, line) in document.list::<ParameterLine>(&at("parameters")) {
+    for (pointer, line) in document.list::<ParameterLine>(&at("parameters", pointer)) {
         // A misspelt id would leave the intended tool without its rule.
         if !rule.tools.iter().any(|own| own.meets(&line.tool)) {
             document.fault(
@@ -493,7 +495,9 @@ fn caller(document: &mut Reader<'_>, pointer: &str, rule: CallerRule, folder: &P
                 "not among this caller's `tools`: write the same id in both",
             );
         }
-        let (tool, name, why) = (line.tool.clone(), line.name.clone(), line.why.clone());
+        let tool = line.tool.clone();
+        let name = line.name.clone();
+        let why = line.why.clone();
         let Some(takes) = allowed_value(document, &pointer, line) else {
             continue;
         };
@@ -505,18 +509,19 @@ fn caller(document: &mut Reader<'_>, pointer: &str, rule: CallerRule, folder: &P
             at: document.at(&format!("{pointer}/name")),
         });
     }
-    let callbacks = callbacks::read(document, &at("callbacks"));
+    let callbacks = callbacks::read(document, &at("callbacks", pointer));
     let secret = document
-        .get(&at("callback_secret"))
+        .get(&at("callback_secret", pointer))
         .map(|secret: String| secrets::source(&secret, folder));
-    let callback_secret = secret.and_then(|secret| document.parsed(&at("callback_secret"), secret));
-    let operator = document.value.pointer(&at("role")).is_some();
+    let callback_secret =
+        secret.and_then(|secret| document.parsed(&at("callback_secret", pointer), secret));
+    let operator = document.value.pointer(&at("role", pointer)).is_some();
     CallerRule {
         parameters,
         callbacks,
         callback_secret,
         operator,
-        at: document.at(&at("name")),
+        at: document.at(&at("name", pointer)),
         ..rule
     }
 }

@@ -264,10 +264,8 @@ pub(super) fn judge(
                     }
                     _ => (word.clone(), &[wall::ENVIRONMENT]),
                 };
-                let (rule, place) = (
-                    format!("{}: {}", origin.name, entry.name),
-                    origin.place(entry.at),
-                );
+                let rule = format!("{}: {}", origin.name, entry.name);
+                let place = origin.place(entry.at);
                 Verdict::met(RequestKind::Capability, word, effective, walls)
                     .because(rule, &entry.why, place)
             }

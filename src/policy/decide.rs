@@ -209,11 +209,10 @@ fn answer(
         protected: &policies.protected,
         machine,
     };
-    let denial = |access, area: &Area| denials.reason(access, area);
     let files = Judge {
         site,
         layers,
-        denial: &denial,
+        denial: &|access, area: &Area| denials.reason(access, area),
     };
     let mut verdicts = Vec::new();
     let it = &mut verdicts;
@@ -255,7 +254,9 @@ fn answer(
 /// The layers that bound a tool. `owned`: the grants of each tool that names its script, as
 /// policies.
 fn layers<'p>(policy: &'p Policy, cap: Option<&'p Policy>, owned: &'p [Policy]) -> Vec<Layer<'p>> {
-    let layer = |narrower| move |policy| Layer { policy, narrower };
+    fn layer(narrower: Narrower) -> impl Fn(&Policy) -> Layer<'_> {
+        move |policy| Layer { policy, narrower }
+    }
     let own = std::iter::once(policy).map(layer(Narrower::Policy));
     own.chain(cap.map(layer(Narrower::Host)))
         .chain(owned.iter().map(layer(Narrower::Owner)))
@@ -270,9 +271,13 @@ fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machine) -> Decis
         ..
     } = subject;
     let (policy, passed_over) = policies.governing(&manifest.id, &site.manifest);
-    let decided =
-        |(manifest, site): &(Arc<Manifest>, ToolPaths)| decide(manifest, site, policies, machine);
-    let owners: Vec<Decision> = subject.owners.iter().map(decided).collect();
+    let owners: Vec<Decision> = subject
+        .owners
+        .iter()
+        .map(|(manifest, site): &(Arc<Manifest>, ToolPaths)| {
+            decide(manifest, site, policies, machine)
+        })
+        .collect();
     let owned: Vec<Policy> = owners.iter().map(as_policy).collect();
     let layers = layers(policy, policies.host.as_ref(), &owned);
     let bounds = || layers.iter().map(|layer| layer.policy);
@@ -423,14 +428,15 @@ fn permissions(manifest: &Manifest, layers: &[Layer<'_>]) -> Vec<Need> {
         .iter()
         .flat_map(|layer| &layer.policy.require_permissions);
     let missing = required.filter(|label| !manifest.metadata.permissions.contains(label));
-    let need = |label: &String| {
-        let label = text::printable(label);
-        let words = format!(
-            "the permission '{label}' declared in metadata.permissions, which policy requires"
-        );
-        Need::by_policy("/metadata/permissions", words)
-    };
-    missing.map(need).collect()
+    missing
+        .map(|label: &String| {
+            let label = text::printable(label);
+            let words = format!(
+                "the permission '{label}' declared in metadata.permissions, which policy requires"
+            );
+            Need::by_policy("/metadata/permissions", words)
+        })
+        .collect()
 }
 
 fn confirmation(policy: &Policy) -> Option<Confirm> {
@@ -466,9 +472,11 @@ fn in_process_fault() -> Fault {
 fn refusal(decision: &Decision) -> Option<Fault> {
     let tool = text::printable(&decision.tool);
     let id = tool.rsplit_once('@').map_or(tool.as_str(), |(id, _)| id);
-    let refuses =
-        |v: &&Verdict| v.refuses() && (!decision.narrow || v.what == RequestKind::Service);
-    let refused: Vec<&Verdict> = decision.verdicts.iter().filter(refuses).collect();
+    let refused: Vec<&Verdict> = decision
+        .verdicts
+        .iter()
+        .filter(|v: &&Verdict| v.refuses() && (!decision.narrow || v.what == RequestKind::Service))
+        .collect();
     if refused.is_empty() && !decision.unnamed {
         return None;
     }
@@ -528,11 +536,9 @@ fn unavailable(decision: &Decision, manifest: &Manifest) -> Option<Fault> {
     if needs.is_empty() {
         return None;
     }
-    let (tool, id, needs) = (
-        text::printable(&decision.tool),
-        text::printable(&manifest.id),
-        needs.join("; "),
-    );
+    let tool = text::printable(&decision.tool);
+    let id = text::printable(&manifest.id);
+    let needs = needs.join("; ");
     let fault = Fault::new(
         Kind::CapabilityError,
         format!("this tool cannot run here: it needs {needs}"),

@@ -104,13 +104,12 @@ impl Decision {
 
     /// The risks of the hosts that a call may reach: pattern and sentence.
     pub fn high_risks(&self) -> impl Iterator<Item = (String, String)> {
-        let of = |grant: &HostGrant| {
+        self.hosts.iter().flat_map(|grant: &HostGrant| {
             let pattern = grant.pattern.to_string();
             hosts::risks(&grant.pattern, &grant.ranges)
                 .into_iter()
                 .map(move |risk| (pattern.clone(), risk))
-        };
-        self.hosts.iter().flat_map(of)
+        })
     }
 
     /// The secrets that the relay adds to requests, each with its host.
@@ -122,9 +121,9 @@ impl Decision {
 
     /// The verdict on a request of this kind whose area holds the path.
     pub fn verdict_for(&self, what: RequestKind, path: &Path) -> Option<&Verdict> {
-        let of =
-            |v: &&Verdict| v.what == what && v.area.as_ref().is_some_and(|area| area.holds(path));
-        self.verdicts.iter().find(of)
+        self.verdicts.iter().find(|v: &&Verdict| {
+            v.what == what && v.area.as_ref().is_some_and(|area| area.holds(path))
+        })
     }
 
     /// The fault with which every call is refused. That a tool inside the host has no shape
@@ -149,8 +148,11 @@ impl Decision {
         by_hand: Option<&str>,
         machine: &Machine,
     ) {
-        let no_entry = |allowance: &Allowance| matches!(allowance, Err((Narrower::Policy, _)));
-        let by_hand = by_hand.filter(|_| self.package_rules.values().all(no_entry));
+        let by_hand = by_hand.filter(|_| {
+            self.package_rules
+                .values()
+                .all(|allowance: &Allowance| matches!(allowance, Err((Narrower::Policy, _))))
+        });
         let files = match &requirements {
             Ok(None) => return,
             Ok(Some(wanted)) => packages::names(&wanted.sources),
@@ -204,7 +206,8 @@ impl Decision {
             self.package_rules.get(&wanted.ecosystem),
             &machine.indexes,
         );
-        let (place, tool) = (verdict.place.clone(), printable(&self.tool));
+        let place = verdict.place.clone();
+        let tool = printable(&self.tool);
         self.verdicts.push(verdict);
         self.wanted = Some(Arc::new(wanted));
         match answer {

@@ -72,9 +72,8 @@ pub fn lock_file(path: &Path) -> Result<String, FileProblem> {
 
 /// Reads certificates in PEM that a policy names, with the same checks.
 pub fn certificates(path: &Path) -> Result<String, FileProblem> {
-    let is_pem = |text: &str| text.contains("-----BEGIN CERTIFICATE-----");
     read_beside(path, |text| {
-        (!is_pem(text)).then_some("holds no certificate in PEM")
+        (!text.contains("-----BEGIN CERTIFICATE-----")).then_some("holds no certificate in PEM")
     })
 }
 
@@ -169,7 +168,8 @@ fn whole(opened: File, about: &Metadata, path: &Path) -> Result<String, Problem>
     let text = std::str::from_utf8(bytes).map_err(|e| {
         let good = String::from_utf8_lossy(&bytes[..e.valid_up_to()]);
         let before = good.rsplit('\n').next().unwrap_or_default();
-        let (line, column) = (good.matches('\n').count() + 1, before.chars().count() + 1);
+        let line = good.matches('\n').count() + 1;
+        let column = before.chars().count() + 1;
         Problem {
             line,
             column,

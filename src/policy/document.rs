@@ -25,7 +25,8 @@ impl FileProblem {
         At { line, column }: At,
         message: impl Into<String>,
     ) -> FileProblem {
-        let (pointer, message) = (pointer.into(), message.into());
+        let pointer = pointer.into();
+        let message = message.into();
         FileProblem {
             path: file.to_path_buf(),
             problem: Problem {
@@ -79,8 +80,9 @@ impl<'t> TomlDocument<'t> {
             value: Value::Null,
             table,
         };
-        let first = |error: &&toml::de::Error| error.span().map_or(usize::MAX, |span| span.start);
-        let Some(error) = errors.iter().min_by_key(first) else {
+        let Some(error) = errors.iter().min_by_key(|error: &&toml::de::Error| {
+            error.span().map_or(usize::MAX, |span| span.start)
+        }) else {
             document.value = table_value(&document.table);
             return Ok(document);
         };
@@ -119,7 +121,8 @@ impl SourceMap for TomlDocument<'_> {
     /// For a value that the file does not have: the position of the nearest value around it.
     fn at(&self, pointer: &str, is_name: bool) -> At {
         let mut found = (0..0, 0..0);
-        let (mut table, mut value) = (Some(&self.table), None);
+        let mut table = Some(&self.table);
+        let mut value = None;
         for segment in pointer.split('/').skip(1) {
             let name = segment.replace("~1", "/").replace("~0", "~");
             let member = table.and_then(|table| table.get_key_value(name.as_str()));

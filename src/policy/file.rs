@@ -277,7 +277,8 @@ fn without_grants(policy: Policy, problem: Problem) -> Policy {
         digest,
         ..
     } = policy;
-    let (files, built_in) = (FileRules::default(), Policy::built_in());
+    let files = FileRules::default();
+    let built_in = Policy::built_in();
     Policy {
         files,
         name,
@@ -350,7 +351,8 @@ fn folders(document: &mut Reader<'_>, root: &Path) -> Vec<Folder> {
 }
 
 fn require(document: &mut Reader<'_>) -> (bool, BTreeSet<String>) {
-    let (mut cgroup, mut permissions) = (false, BTreeSet::new());
+    let mut cgroup = false;
+    let mut permissions = BTreeSet::new();
     for (pointer, word) in document.list::<String>("/require") {
         match word.strip_prefix("permission:") {
             Some(label) => _ = permissions.insert(label.to_owned()),
@@ -365,18 +367,20 @@ fn require(document: &mut Reader<'_>) -> (bool, BTreeSet<String>) {
 }
 
 fn limits(document: &mut Reader<'_>) -> BTreeMap<Limit, PolicyEntry<u64>> {
-    let mut read = |limit: Limit| {
-        let pointer = format!("/limits/{}", limit.policy_name());
-        let grant = document.get(&pointer)?;
-        Some((
-            limit,
-            PolicyEntry {
-                grant,
-                at: document.at(&pointer),
-            },
-        ))
-    };
-    Limit::ALL.into_iter().filter_map(&mut read).collect()
+    Limit::ALL
+        .into_iter()
+        .filter_map(&mut |limit: Limit| {
+            let pointer = format!("/limits/{}", limit.policy_name());
+            let grant = document.get(&pointer)?;
+            Some((
+                limit,
+                PolicyEntry {
+                    grant,
+                    at: document.at(&pointer),
+                },
+            ))
+        })
+        .collect()
 }
 
 fn runtimes(document: &mut Reader<'_>) -> BTreeMap<Language, NamedRuntime> {
@@ -424,11 +428,11 @@ impl TryFrom<String> for Selector {
     type Error = &'static str;
 
     fn try_from(text: String) -> Result<Selector, &'static str> {
-        let is_plain = |t: &str| {
+        fn is_plain(t: &str) -> bool {
             !t.is_empty()
                 && !t.contains('*')
                 && !t.chars().any(|c| c.is_whitespace() || c.is_control())
-        };
+        }
         match text.strip_suffix(":*") {
             _ if text == "*" => Ok(Selector::Any),
             Some(ns) if is_plain(ns) && !ns.contains(':') => Ok(Selector::Namespace(ns.to_owned())),

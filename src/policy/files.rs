@@ -107,9 +107,10 @@ fn rule_area(text: &str) -> Result<(bool, Area), String> {
         Some(folder) => Area::Tree(plain_path(folder)?),
         None => Area::File(plain_path(text)?),
     };
-    match text == "self" || KERNEL.iter().any(|kernel| area.path().starts_with(kernel)) {
-        true => Err(format!("`{text}` needs no rule: every tool has its own")),
-        false => Ok((!area.path().is_absolute(), area)),
+    if text == "self" || KERNEL.iter().any(|kernel| area.path().starts_with(kernel)) {
+        Err(format!("`{text}` needs no rule: every tool has its own"))
+    } else {
+        Ok((!area.path().is_absolute(), area))
     }
 }
 
@@ -119,10 +120,9 @@ pub(super) fn plain_path(text: &str) -> Result<PathBuf, String> {
         Some(rest) => ("/", rest),
         None => ("", text.strip_prefix("./").unwrap_or(text)),
     };
-    let odd = |c: char| c.is_control() || "*?[]{}".contains(c);
     let expands = text.starts_with('~') || text.starts_with("base:");
     match expands
-        || text.contains(odd)
+        || text.contains(|c: char| c.is_control() || "*?[]{}".contains(c))
         || rest.split('/').any(|part| matches!(part, "" | "." | ".."))
     {
         true => Err(format!(
@@ -213,11 +213,10 @@ impl Judge<'_> {
             answers.extend(verdict.effective.is_some().then_some((verdict, grants)));
         }
         let (mut script, grants) = self.own_script("(default)");
-        script.reason = Some(match shared {
-            true => {
-                "the script lies directly in a base folder: give it a folder of its own".to_owned()
-            }
-            false => self.refusal(Access::Read, &own).1,
+        script.reason = Some(if shared {
+            "the script lies directly in a base folder: give it a folder of its own".to_owned()
+        } else {
+            self.refusal(Access::Read, &own).1
         });
         answers.push((script, grants));
         answers
@@ -316,17 +315,22 @@ impl Judge<'_> {
             _ => Verdict::denied(kind(access), requested, narrower, reason, &WALLS),
         };
         verdict.area = Some(request.clone());
-        let grant = |(part, rule): (Area, &Rule)| Grant {
-            access,
-            opening: part.opening(access),
-            asked: requested.to_owned(),
-            rule: self
-                .layers
-                .first()
-                .map_or_else(String::new, |layer| rule_name(layer.policy, rule)),
-            why: rule.why.clone(),
-        };
-        (verdict, parts.into_iter().map(grant).collect())
+        (
+            verdict,
+            parts
+                .into_iter()
+                .map(|(part, rule): (Area, &Rule)| Grant {
+                    access,
+                    opening: part.opening(access),
+                    asked: requested.to_owned(),
+                    rule: self
+                        .layers
+                        .first()
+                        .map_or_else(String::new, |layer| rule_name(layer.policy, rule)),
+                    why: rule.why.clone(),
+                })
+                .collect(),
+        )
     }
 
     /// The request, narrowed by the rules of each layer: the largest parts, each with the rule of
@@ -391,7 +395,8 @@ fn least(grants: Vec<Grant>) -> Vec<Grant> {
     let area = |at: &usize| Area::from_opening(&grants[*at].opening);
     let mut order: Vec<usize> = (0..grants.len()).collect();
     order.sort_by_cached_key(|at| {
-        let (area, Grant { access, .. }) = (area(at), &grants[*at]);
+        let area = area(at);
+        let Grant { access, .. } = &grants[*at];
         let is_pattern = !matches!(area, Area::Tree(_));
         (
             area.path().to_path_buf(),
@@ -404,11 +409,13 @@ fn least(grants: Vec<Grant>) -> Vec<Grant> {
     let (mut near, mut kept): (Vec<usize>, _) = (Vec::new(), BTreeSet::new());
     for at in order {
         let this = area(&at);
-        let is_near = |other: &Area| match other {
-            Area::Tree(tree) => this.path().starts_with(tree),
-            other => *other == this,
-        };
-        while near.last().is_some_and(|last| !is_near(&area(last))) {
+        fn is_near(other: &Area, this: &Area) -> bool {
+            match other {
+                Area::Tree(tree) => this.path().starts_with(tree),
+                other => *other == *this,
+            }
+        }
+        while near.last().is_some_and(|last| !is_near(&area(last), &this)) {
             near.pop();
         }
         if !near.iter().any(|wide| grants[*wide].covers(&grants[at])) {
@@ -467,10 +474,8 @@ impl Grantable for Grant {
             return false;
         }
         let live = matches!(self.opening, Opening::Live { .. });
-        let (wide, narrow) = (
-            Area::from_opening(&self.opening),
-            Area::from_opening(&other.opening),
-        );
+        let wide = Area::from_opening(&self.opening);
+        let narrow = Area::from_opening(&other.opening);
         if live {
             narrow.within(&wide)
         } else {

@@ -78,7 +78,8 @@ pub(super) fn as_policy(owner: &Decision) -> Policy {
             at: At::default(),
         }
     }
-    let (why, at) = (String::new(), At::default());
+    let why = String::new();
+    let at = At::default();
     let rules = |access| {
         let grants = owner.grants.iter().filter(|grant| grant.access == access);
         let areas = grants.map(|grant| Area::from_opening(&grant.opening));
@@ -94,9 +95,9 @@ pub(super) fn as_policy(owner: &Decision) -> Policy {
     };
     // A tool that cannot run passes on no capability and no secret.
     let can_run = owner.shape.is_ok();
-    let is_word =
-        |verdict: &&Verdict| can_run && verdict.allowed && verdict.what == RequestKind::Capability;
-    let words = owner.verdicts.iter().filter(is_word);
+    let words = owner.verdicts.iter().filter(|verdict: &&Verdict| {
+        can_run && verdict.allowed && verdict.what == RequestKind::Capability
+    });
     let packages = owner
         .package_rules
         .iter()
@@ -166,11 +167,13 @@ pub fn granted<'p, E: 'p>(
     what: &str,
     entry: impl Fn(&'p Policy) -> Option<&'p E>,
 ) -> Result<(&'p E, Origin<'p>), (Narrower, String)> {
-    let entry = |layer: &Layer<'p>| {
-        let entry = entry(layer.policy).map(|entry| (entry, layer.policy.origin()));
-        entry.ok_or_else(|| (layer.narrower, layer.lacks_entry(table, what)))
-    };
-    let entries: Vec<_> = layers.iter().map(entry).collect::<Result<_, _>>()?;
+    let entries: Vec<_> = layers
+        .iter()
+        .map(|layer: &Layer<'p>| {
+            let entry = entry(layer.policy).map(|entry| (entry, layer.policy.origin()));
+            entry.ok_or_else(|| (layer.narrower, layer.lacks_entry(table, what)))
+        })
+        .collect::<Result<_, _>>()?;
     entries
         .into_iter()
         .next()
@@ -187,14 +190,16 @@ pub fn narrowed<'p, P, E: 'p, I: IntoIterator<Item = &'p E>>(
     covers: impl Fn(&P, &P) -> bool,
 ) -> Vec<P> {
     layers.iter().fold(vec![whole], |parts, layer| {
-        let common = |part| {
-            entries(layer.policy)
-                .into_iter()
-                .filter_map(|entry| both(part, entry))
-                .collect::<Vec<_>>()
-        };
         // Covered parts are dropped after each layer, or the parts would multiply.
-        largest(parts.iter().flat_map(common), &covers)
+        largest(
+            parts.iter().flat_map(|part| {
+                entries(layer.policy)
+                    .into_iter()
+                    .filter_map(|entry| both(part, entry))
+                    .collect::<Vec<_>>()
+            }),
+            &covers,
+        )
     })
 }
 

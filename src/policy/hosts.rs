@@ -75,11 +75,12 @@ pub(super) fn set_authorities(
             continue;
         };
         let ca = folder.join(ca);
-        let held = |header: &&mut HeaderRule| pattern.host.covers(&Host::Name(header.host.clone()));
         let mut headers = secrets
             .iter_mut()
             .filter_map(|entry| entry.grant.header.as_mut())
-            .filter(held)
+            .filter(|header: &&mut HeaderRule| {
+                pattern.host.covers(&Host::Name(header.host.clone()))
+            })
             .peekable();
         let unused = headers.peek().is_none();
         let other = headers.any(|header| {
@@ -88,13 +89,13 @@ pub(super) fn set_authorities(
                 .replace(ca.clone())
                 .is_some_and(|other| other != ca)
         });
-        let message = match () {
-            () if unused => {
-                "its `ca` has no effect: no [secrets] header goes to it, and other TLS is the \
+        let message = if unused {
+            "its `ca` has no effect: no [secrets] header goes to it, and other TLS is the \
                 tool's own"
-            }
-            () if other => "another entry with this host has another `ca`: write the same one",
-            () => continue,
+        } else if other {
+            "another entry with this host has another `ca`: write the same one"
+        } else {
+            continue;
         };
         document.fault("/network/hosts", format!("`{pattern}`: {message}"));
     }
@@ -178,11 +179,10 @@ pub fn risks(pattern: &HostPattern, ranges: &[IpNet]) -> Vec<String> {
         );
     }
     let machine = ranges.iter().filter(|range| {
-        let inside = |net: &str| {
+        THIS_MACHINE.iter().any(|net| {
             net.parse()
                 .is_ok_and(|net: IpNet| net.contains(*range) || range.contains(&net))
-        };
-        THIS_MACHINE.iter().any(|net| inside(net))
+        })
     });
     found.extend(machine.map(|range| {
         format!("its range {range} holds this machine, or its cloud's metadata service")
@@ -221,7 +221,8 @@ pub(super) fn judge(
             continue;
         }
         let ranges = vec![IpNet::V4(Ipv4Net::default()), IpNet::V6(Ipv6Net::default())];
-        let (rule, why) = (String::new(), String::new());
+        let rule = String::new();
+        let why = String::new();
         let whole = HostGrant {
             pattern: request.clone(),
             ranges,
@@ -229,13 +230,11 @@ pub(super) fn judge(
             rule,
             why,
         };
-        let both =
-            |part: &HostGrant, entry: &PolicyEntry<HostGrant>| part.intersection(&entry.grant);
         let parts = narrowed(
             whole,
             layers,
             |policy| &policy.hosts,
-            both,
+            |part: &HostGrant, entry: &PolicyEntry<HostGrant>| part.intersection(&entry.grant),
             HostGrant::covers,
         );
         verdicts.push(verdict(request, &parts, layers));
@@ -245,26 +244,25 @@ pub(super) fn judge(
 }
 
 fn verdict(request: &HostPattern, parts: &[HostGrant], layers: &[Layer<'_>]) -> Verdict {
-    let missing = |layer: &Layer<'_>| -> Vec<u16> {
-        let allows = |port: &u16| {
-            layer
-                .policy
-                .hosts
-                .iter()
-                .any(|entry| entry.grant.reaches(&request.host, *port))
-        };
+    fn missing(layer: &Layer<'_>, request: &HostPattern) -> Vec<u16> {
         request
             .ports()
             .into_iter()
-            .filter(|port| !allows(port))
+            .filter(|port| {
+                !layer
+                    .policy
+                    .hosts
+                    .iter()
+                    .any(|entry| entry.grant.reaches(&request.host, *port))
+            })
             .collect()
-    };
+    }
     let refusing = layers
         .iter()
-        .find(|layer| !missing(layer).is_empty())
+        .find(|layer| !missing(layer, request).is_empty())
         .or(layers.first());
     let (narrower, reason) = refusing.map_or((Narrower::Policy, String::new()), |layer| {
-        let what = format!("{} at {}", host(request), ports(&missing(layer)));
+        let what = format!("{} at {}", host(request), ports(&missing(layer, request)));
         (layer.narrower, layer.lacks_entry("[network] hosts", &what))
     });
     let (Some(first), Some(Layer { policy, .. })) = (parts.first(), layers.first()) else {
@@ -276,11 +274,11 @@ fn verdict(request: &HostPattern, parts: &[HostGrant], layers: &[Layer<'_>]) -> 
             &WALLS,
         );
     };
-    let each = |field: fn(&HostGrant) -> &String| {
+    fn each(field: fn(&HostGrant) -> &String, parts: &[HostGrant]) -> String {
         let mut texts: Vec<&str> = parts.iter().map(|part| field(part).as_str()).collect();
         texts.dedup();
         texts.join("; ")
-    };
+    }
     let entry = policy
         .hosts
         .iter()
@@ -293,7 +291,11 @@ fn verdict(request: &HostPattern, parts: &[HostGrant], layers: &[Layer<'_>]) -> 
         effective.join("; "),
         &WALLS,
     );
-    let verdict = verdict.because(each(|part| &part.rule), each(|part| &part.why), place);
+    let verdict = verdict.because(
+        each(|part| &part.rule, parts),
+        each(|part| &part.why, parts),
+        place,
+    );
     let is_whole = request
         .ports()
         .into_iter()
@@ -314,7 +316,9 @@ impl HostGrant {
             ranges.retain(|range| range.contains(address));
         }
         let by = if self.rule.is_empty() { other } else { self };
-        let (asked, rule, why) = (self.asked.clone(), by.rule.clone(), by.why.clone());
+        let asked = self.asked.clone();
+        let rule = by.rule.clone();
+        let why = by.why.clone();
         unreachable(&pattern, &ranges)
             .is_none()
             .then_some(HostGrant {

@@ -26,10 +26,8 @@ pub(super) fn limits(
         let ceilings = layers.iter().map(|layer| ceiling(limit, layer));
         let built_in = (limit.built_in_default(), LimitVerdict::BUILT_IN.to_owned());
         let (ceiling, from) = ceilings.min_by_key(|(value, _)| *value).unwrap_or(built_in);
-        let (clamped, enforced_by) = (
-            asked.is_some_and(|asked| asked > ceiling),
-            enforced_by(limit, cgroup).to_owned(),
-        );
+        let clamped = asked.is_some_and(|asked| asked > ceiling);
+        let enforced_by = enforced_by(limit, cgroup).to_owned();
         let sampled = match limit {
             Limit::CpuMs | Limit::MemoryBytes => !cgroup,
             // The kernel has no disk quota for one call.
@@ -73,14 +71,21 @@ pub(super) fn limits(
 /// The limits of a shape. The time is the ceiling, because a call may request more than the
 /// manifest, up to that.
 pub(super) fn of_shape(limits: &[LimitVerdict]) -> Limits {
-    let value = |l: &LimitVerdict| {
-        if l.limit == Limit::TimeoutMs {
-            l.ceiling
-        } else {
-            l.effective
-        }
-    };
-    Limits(limits.iter().map(|l| (l.limit, value(l))).collect())
+    Limits(
+        limits
+            .iter()
+            .map(|l| {
+                (
+                    l.limit,
+                    if l.limit == Limit::TimeoutMs {
+                        l.ceiling
+                    } else {
+                        l.effective
+                    },
+                )
+            })
+            .collect(),
+    )
 }
 
 fn ceiling(limit: Limit, layer: &Layer<'_>) -> (u64, String) {

@@ -2,7 +2,7 @@
 //! tool.
 
 use super::callers::{self, CALLERS_FILE, Callers};
-use super::confinement::{HeaderRule, SecretGrant, SecretSource};
+use super::confinement::{HeaderRule, SecretSource};
 use super::document::FileProblem;
 use super::file::{self, Folder, HOST_FILE, Policy, Selector};
 use super::grantable::PolicyEntry;
@@ -207,7 +207,14 @@ impl Policies {
         let mut problems = Vec::new();
         let (mut names, mut selectors): (BTreeMap<&str, &Policy>, BTreeMap<&Selector, &Policy>) =
             Default::default();
-        let mut conflict = |policy: &Policy, pointer: String, at, first: &Policy, what: &str| {
+        fn conflict(
+            policy: &Policy,
+            pointer: String,
+            at: At,
+            first: &Policy,
+            what: &str,
+            problems: &mut Vec<FileProblem>,
+        ) {
             let message = format!(
                 "{what} is defined in {}, too: keep one",
                 first.origin().called()
@@ -220,7 +227,7 @@ impl Policies {
                 at,
                 message,
             ));
-        };
+        }
         for policy in self.all().filter(|policy| policy.fault.is_none()) {
             if let Some(first) = names.insert(&policy.name, policy) {
                 conflict(
@@ -229,6 +236,7 @@ impl Policies {
                     At { line: 1, column: 1 },
                     first,
                     "the name",
+                    &mut problems,
                 );
             }
         }
@@ -236,7 +244,14 @@ impl Policies {
             for (index, tool) in policy.tools.iter().enumerate() {
                 if let Some(first) = selectors.insert(&tool.selector, policy) {
                     let what = format!("`{}`", tool.selector.text());
-                    conflict(policy, format!("/tools/{index}"), tool.at, first, &what);
+                    conflict(
+                        policy,
+                        format!("/tools/{index}"),
+                        tool.at,
+                        first,
+                        &what,
+                        &mut problems,
+                    );
                 }
             }
         }
@@ -289,23 +304,22 @@ impl Policies {
     /// Whether a policy for this id says in its `folders` that the tool lies where this manifest
     /// does.
     pub fn settles(&self, id: &str, manifest: &Path) -> bool {
-        let names = |policy: &Policy| policy.tools.iter().any(|named| named.selector.matches(id));
         self.list.iter().any(|policy| {
-            !policy.folders.is_empty() && names(policy) && lies_in(manifest, &policy.folders)
+            !policy.folders.is_empty()
+                && policy.tools.iter().any(|named| named.selector.matches(id))
+                && lies_in(manifest, &policy.folders)
         })
     }
 
     /// True if a policy for this tool names it by its exact id (`core:run-code` exists only then).
     pub fn names_exactly(&self, id: &str, manifest: &Path) -> bool {
-        let names = |policy: &Policy| {
+        self.list.iter().any(|policy| {
             policy
                 .tools
                 .iter()
                 .any(|t| matches!(&t.selector, Selector::Exact(e) if e == id))
-        };
-        self.list
-            .iter()
-            .any(|policy| names(policy) && lies_in(manifest, &policy.folders))
+                && lies_in(manifest, &policy.folders)
+        })
     }
 
     /// Who may call what. `None`: without such a file, whoever this host serves may call
@@ -360,7 +374,8 @@ fn clamped(policy: &Policy) -> impl Iterator<Item = FileProblem> {
         .iter()
         .filter(|(limit, ceiling)| ceiling.grant > limit.most());
     beyond.map(|(limit, ceiling)| {
-        let (name, most) = (limit.policy_name(), limit.most());
+        let name = limit.policy_name();
+        let most = limit.most();
         let message = format!("`{name}` is clamped to {most}, the largest response");
         warning(policy, &format!("/limits/{name}"), ceiling.at, message)
     })
@@ -397,8 +412,13 @@ fn warnings(policy: &Policy) -> Vec<FileProblem> {
         .filter(|line| !line["header"]["query"].is_array())
         .map(|line| &line["name"])
         .collect();
-    let limited = |grant: &SecretGrant| grant.header.as_ref().is_some_and(HeaderRule::is_limited);
-    for PolicyEntry { grant, at } in policy.secrets.iter().filter(|entry| limited(&entry.grant)) {
+    for PolicyEntry { grant, at } in policy.secrets.iter().filter(|entry| {
+        entry
+            .grant
+            .header
+            .as_ref()
+            .is_some_and(HeaderRule::is_limited)
+    }) {
         if unqueried.iter().any(|name| **name == *grant.name) {
             let message = format!(
                 "the header of {} has `methods` or `paths` and no `query`: a request with any \
@@ -430,26 +450,28 @@ fn fallback() -> &'static Policy {
 /// The callers file and the cap beside a policy file that is loaded alone. Silently ignored, they
 /// would not narrow.
 fn unread_beside(path: &Path) -> Vec<FileProblem> {
-    let beside =
-        |name: &&str| !path.is_dir() && path.with_file_name(name).symlink_metadata().is_ok();
     let others = [CALLERS_FILE, HOST_FILE]
         .into_iter()
         .filter(|name| path.file_name().is_some_and(|own| own != *name));
-    let problem = |name| {
-        let message = format!(
-            "would not be read, because only the file {} is loaded: name its folder",
-            text::path(path)
-        );
-        FileProblem::new(
-            &path.with_file_name(name),
-            Severity::Error,
-            Code::Conflict,
-            "",
-            At::default(),
-            message,
-        )
-    };
-    others.filter(beside).map(problem).collect()
+    others
+        .filter(|name: &&str| {
+            !path.is_dir() && path.with_file_name(name).symlink_metadata().is_ok()
+        })
+        .map(|name| {
+            let message = format!(
+                "would not be read, because only the file {} is loaded: name its folder",
+                text::path(path)
+            );
+            FileProblem::new(
+                &path.with_file_name(name),
+                Severity::Error,
+                Code::Conflict,
+                "",
+                At::default(),
+                message,
+            )
+        })
+        .collect()
 }
 
 /// Does a manifest lie below one of these folders (by name, or by the folder's real place)?

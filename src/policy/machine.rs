@@ -127,9 +127,10 @@ fn named_runtime(language: Language, path: &Path, machine: &Machine) -> Result<R
         .get(path)
         .ok_or("this path was not inspected at startup")?;
     let runtime = found.as_ref().map_err(String::clone)?;
-    match runtime.language == language {
-        true => Ok(runtime.clone()),
-        false => Err(format!("it runs {}", runtime.language.name())),
+    if runtime.language == language {
+        Ok(runtime.clone())
+    } else {
+        Err(format!("it runs {}", runtime.language.name()))
     }
 }
 

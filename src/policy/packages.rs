@@ -92,7 +92,9 @@ pub(super) fn read(
 ) -> BTreeMap<Ecosystem, PolicyEntry<PackagesAllowed>> {
     let deny = document.list::<DeniedPackage>("/packages/deny");
     for (pointer, denied) in &deny {
-        let known = |has: &dyn Fn(Ecosystem) -> bool| Ecosystem::ALL.into_iter().any(has);
+        fn known(has: &dyn Fn(Ecosystem) -> bool) -> bool {
+            Ecosystem::ALL.into_iter().any(has)
+        }
         if !known(&|ecosystem| versions::name(ecosystem, &denied.name).is_some()) {
             document.fault(&format!("{pointer}/name"), "not the name of a package");
         }
@@ -135,10 +137,8 @@ pub(super) fn read(
             why,
         };
         let lock_file = lock_file.map(|name| policy.file.with_file_name(name));
-        let (rule, place) = (
-            format!("{}: {}", policy.name, ecosystem.name()),
-            policy.place(at),
-        );
+        let rule = format!("{}: {}", policy.name, ecosystem.name());
+        let place = policy.place(at);
         found.insert(
             ecosystem,
             PolicyEntry {
@@ -169,8 +169,13 @@ pub(super) fn is_lock_name(name: &str) -> bool {
 
 /// The name of an index, in a policy and in the host's configuration.
 pub fn index_name(name: &str) -> Result<(), String> {
-    let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-    if !name.is_empty() && name.len() <= 64 && name.chars().all(plain) && !name.starts_with('-') {
+    if !name.is_empty()
+        && name.len() <= 64
+        && name
+            .chars()
+            .all(|c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_')
+        && !name.starts_with('-')
+    {
         return Ok(());
     }
     let shown = printable(&text::head(name, 60));
@@ -203,17 +208,14 @@ pub(super) fn allowed(ecosystem: Ecosystem, layers: &[Layer<'_>]) -> Allowance {
         let entry = layer.policy.packages.get(&ecosystem);
         let entry =
             entry.ok_or_else(|| refused(layer.lacks_entry("[packages]", ecosystem.name())))?;
-        let other = || {
-            format!(
-                "{} names the index `{}`",
-                layer.policy.origin().called(),
-                entry.grant.rules.index
-            )
-        };
         allowed = Some(match allowed {
-            Some(allowed) => allowed
-                .intersection(&entry.grant)
-                .ok_or_else(|| refused(other()))?,
+            Some(allowed) => allowed.intersection(&entry.grant).ok_or_else(|| {
+                refused(format!(
+                    "{} names the index `{}`",
+                    layer.policy.origin().called(),
+                    entry.grant.rules.index
+                ))
+            })?,
             None => entry.grant.clone(),
         });
     }
@@ -223,7 +225,8 @@ pub(super) fn allowed(ecosystem: Ecosystem, layers: &[Layer<'_>]) -> Allowance {
 impl PackagesAllowed {
     /// What both allow. `None`: they name different indexes.
     fn intersection(mut self, other: &PackagesAllowed) -> Option<PackagesAllowed> {
-        let (rules, theirs) = (&mut self.rules, &other.rules);
+        let rules = &mut self.rules;
+        let theirs = &other.rules;
         let more: Vec<DeniedPackage> = theirs
             .deny
             .iter()
@@ -252,7 +255,8 @@ pub(super) fn judge(
     allowance: Option<&Allowance>,
     indexes: &BTreeMap<(Ecosystem, String), String>,
 ) -> (Verdict, Result<PackageGrant, PackageRefusal>) {
-    let (ecosystem, files) = (wanted.ecosystem, names(&wanted.sources));
+    let ecosystem = wanted.ecosystem;
+    let files = names(&wanted.sources);
     let name = ecosystem.name();
     let asked = format!("{name} ({files})");
     let lacks = |narrower, reason: String, words: String| {
@@ -323,7 +327,8 @@ pub(super) fn judge(
         effective,
         &[wall::VIEW],
     ));
-    let (rules, rule) = (allowed.rules.clone(), allowed.rule.clone());
+    let rules = allowed.rules.clone();
+    let rule = allowed.rule.clone();
     let grant = PackageGrant {
         ecosystem,
         rules,
@@ -355,7 +360,8 @@ pub fn refused(
         })
     });
     let young = packages.iter().filter_map(|package| {
-        let (least, ages) = (rules.min_age_days?, ages?);
+        let least = rules.min_age_days?;
+        let ages = ages?;
         let shown = format!("{} {}", package.name, package.version);
         match ages.get(package) {
             None => Some(format!(
@@ -408,20 +414,18 @@ impl Grantable for PackageGrant {
         )
     }
     fn covers(&self, other: &PackageGrant) -> bool {
-        let (wide, narrow) = (&self.rules, &other.rules);
+        let wide = &self.rules;
+        let narrow = &other.rules;
         self.ecosystem == other.ecosystem
             && wide.index == narrow.index
             && (narrow.lock_required || !wide.lock_required)
             && (wide.builds || !narrow.builds)
             && wide.min_age_days <= narrow.min_age_days
             && wide.deny.iter().all(|denied| {
-                let denies = |other: &DeniedPackage| {
-                    other.versions.is_none() || other.versions == denied.versions
-                };
-                narrow
-                    .deny
-                    .iter()
-                    .any(|other| other.name == denied.name && denies(other))
+                narrow.deny.iter().any(|other| {
+                    other.name == denied.name
+                        && (other.versions.is_none() || other.versions == denied.versions)
+                })
             })
     }
     fn is_near(&self, other: &PackageGrant) -> bool {

@@ -62,35 +62,39 @@ pub(super) fn read(
 ) -> Vec<PolicyEntry<SecretGrant>> {
     let mut found: Vec<PolicyEntry<SecretGrant>> = Vec::new();
     for (pointer, entry) in document.list::<Value>("/secrets/grant") {
-        let written = |key: &str| entry[key].as_str().unwrap_or_default().to_owned();
-        let at = |key: &str| format!("{pointer}/{key}");
+        fn written(key: &str, entry: &Value) -> String {
+            entry[key].as_str().unwrap_or_default().to_owned()
+        }
+        fn at(key: &str, pointer: &str) -> String {
+            format!("{pointer}/{key}")
+        }
         // The file of a secret is protected from tools also where its entry has another fault.
         let from = entry["from"]
             .as_str()
-            .and_then(|from| document.parsed(&at("from"), source(from, folder)));
+            .and_then(|from| document.parsed(&at("from", &pointer), source(from, folder)));
         let Some(from) = from else { continue };
-        let (name, why) = (written("name"), written("why"));
+        let name = written("name", &entry);
+        let why = written("why", &entry);
         if !name.is_empty() && environment::refusal_reason(&name, "").is_some() {
             document.fault(
-                &at("name"),
+                &at("name", &pointer),
                 "name the secret as a variable that a tool may have",
             );
         } else if found.iter().any(|entry| entry.grant.name == name) {
-            document.conflict(&at("name"), format!("`{name}` is named twice"));
+            document.conflict(&at("name", &pointer), format!("`{name}` is named twice"));
         }
         let header = document
-            .get(&at("header"))
-            .and_then(|line| header(document, &at("header"), line));
-        let meets = |header: &HeaderRule| {
+            .get(&at("header", &pointer))
+            .and_then(|line| header(document, &at("header", &pointer), line));
+        if header.as_ref().is_some_and(|header: &HeaderRule| {
             let others = found.iter().filter_map(|entry| entry.grant.header.as_ref());
             others
                 .filter(|other| other.host == header.host)
                 .any(|o| o.name == header.name || o.port != header.port)
-        };
-        if header.as_ref().is_some_and(meets) {
+        }) {
             let message = "another entry adds this header for this host, or has another port for \
                            the host: keep one header of each name, and one port";
-            document.conflict(&at("header"), message);
+            document.conflict(&at("header", &pointer), message);
         }
         let rule = format!("{policy}: {name}");
         found.push(PolicyEntry {
@@ -101,7 +105,7 @@ pub(super) fn read(
                 rule,
                 why,
             },
-            at: document.at(&at("name")),
+            at: document.at(&at("name", &pointer)),
         });
     }
     found
@@ -110,13 +114,12 @@ pub(super) fn read(
 /// Where a secret lies. `folder`: where relative paths start. What is written may be the secret: it
 /// is not repeated.
 pub fn source(written: &str, folder: &Path) -> Result<SecretSource, String> {
-    let sources = || {
+    parse_source(written, folder).ok_or_else(|| {
         format!(
             "a secret lies in \"file:PATH\" (`{CALLER}` once, in its name: a file for each \
              caller), \"env:NAME\" or \"command:/PROGRAM WORDS\""
         )
-    };
-    parse_source(written, folder).ok_or_else(sources)
+    })
 }
 
 fn parse_source(written: &str, folder: &Path) -> Option<SecretSource> {
@@ -148,7 +151,9 @@ fn parse_source(written: &str, folder: &Path) -> Option<SecretSource> {
 }
 
 fn header(document: &mut Reader<'_>, pointer: &str, line: HeaderLine) -> Option<HeaderRule> {
-    let at = |key: &str| format!("{pointer}/{key}");
+    fn at(key: &str, pointer: &str) -> String {
+        format!("{pointer}/{key}")
+    }
     let names = line.request_headers.iter().enumerate();
     let names = names.map(|(index, name)| {
         document.parsed(
@@ -158,12 +163,14 @@ fn header(document: &mut Reader<'_>, pointer: &str, line: HeaderLine) -> Option<
     });
     let request_headers = names.collect::<Option<_>>();
     let value = document.parsed(
-        &at("value"),
+        &at("value", pointer),
         header_value(line.value.unwrap_or_else(|| "{}".to_owned())),
     );
-    let name = document.parsed(&at("name"), header_name(&line.name));
-    let (host, port) = document.parsed(&at("host"), exact(&line.host))?;
-    let (name, value, request_headers) = (name?, value?, request_headers?);
+    let name = document.parsed(&at("name", pointer), header_name(&line.name));
+    let (host, port) = document.parsed(&at("host", pointer), exact(&line.host))?;
+    let name = name?;
+    let value = value?;
+    let request_headers = request_headers?;
     let HeaderLine {
         methods,
         paths,
@@ -187,12 +194,13 @@ fn header(document: &mut Reader<'_>, pointer: &str, line: HeaderLine) -> Option<
 pub fn header_value(written: String) -> Result<String, String> {
     let printable =
         written.bytes().all(|b| (b' '..=b'~').contains(&b)) && written.len() <= MAX_HEADER_BYTES;
-    match written.matches("{}").count() == 1 && printable && written.trim() == written {
-        true => Ok(written),
-        false => Err(
+    if written.matches("{}").count() == 1 && printable && written.trim() == written {
+        Ok(written)
+    } else {
+        Err(
             "`value` is ASCII with one `{}`, where the secret stands, and no space at its ends"
                 .to_owned(),
-        ),
+        )
     }
 }
 
@@ -210,14 +218,18 @@ fn exact(written: &str) -> Result<(String, u16), String> {
 /// A token (RFC 9110, section 5.6.2) that is none of `FRAMING`, in lower case.
 pub fn header_name(written: &str) -> Result<String, String> {
     let name = written.to_ascii_lowercase();
-    let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
-    let is_token = !name.is_empty() && name.len() <= MAX_HEADER_BYTES && name.bytes().all(token);
-    match is_token && !FRAMING.contains(&name.as_str()) {
-        true => Ok(name),
-        false => Err(
+    let is_token = !name.is_empty()
+        && name.len() <= MAX_HEADER_BYTES
+        && name
+            .bytes()
+            .all(|b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b));
+    if is_token && !FRAMING.contains(&name.as_str()) {
+        Ok(name)
+    } else {
+        Err(
             "not the name of a header that may be set (those that frame a message may not)"
                 .to_owned(),
-        ),
+        )
     }
 }
 
@@ -247,13 +259,13 @@ impl SecretSource {
             .to_string_lossy()
             .replacen(CALLER, caller, 1);
         let name =
-            match plain && name.len() <= MAX_FILE_NAME_BYTES && !name.chars().any(char::is_control)
-            {
-                true => Ok(name),
-                false => Err(format!(
+            if plain && name.len() <= MAX_FILE_NAME_BYTES && !name.chars().any(char::is_control) {
+                Ok(name)
+            } else {
+                Err(format!(
                     "`{}` cannot be the name of a file",
                     text::printable(&text::head(caller, 60))
-                )),
+                ))
             };
         Some((path.parent()?, name))
     }
@@ -338,10 +350,13 @@ pub(super) fn used(name: &str, header: Option<&HeaderRule>) -> String {
     } else {
         format!(" (`{value}`)")
     };
-    let list = |words: &str, list: &[String]| match list.is_empty() {
-        true => String::new(),
-        false => format!(", {words} {}", list.join(" ")),
-    };
+    fn list(words: &str, list: &[String]) -> String {
+        if list.is_empty() {
+            String::new()
+        } else {
+            format!(", {words} {}", list.join(" "))
+        }
+    }
     let only = list("only", methods) + &list("at", paths) + &list("with query", query);
     let only = only + &list("with request headers", request_headers);
     let only = only
@@ -399,25 +414,25 @@ impl HeaderRule {
         let same = (&self.host, self.port, &self.name, &self.value)
             == (&other.host, other.port, &other.name, &other.value);
         let same = same && self.ca == other.ca;
-        let below = |wide: &String, path: &String| {
-            wide == path
-                || wide
-                    .strip_suffix("**")
-                    .is_some_and(|folder| path.starts_with(folder))
-        };
-        let all = |ours: &[String], theirs: &[String], holds: &dyn Fn(&String, &String) -> bool| {
+        fn all(ours: &[String], theirs: &[String], holds: &dyn Fn(&str, &str) -> bool) -> bool {
             ours.is_empty()
                 || !theirs.is_empty()
                     && theirs
                         .iter()
                         .all(|their| ours.iter().any(|our| holds(our, their)))
-        };
-        let all_of =
-            |ours: &[String], theirs: &[String]| theirs.iter().all(|their| ours.contains(their));
+        }
+        fn all_of(ours: &[String], theirs: &[String]) -> bool {
+            theirs.iter().all(|their| ours.contains(their))
+        }
         let extras = all_of(&self.query, &other.query)
             && all_of(&self.request_headers, &other.request_headers);
         let requests = all(&self.methods, &other.methods, &|a, b| a == b)
-            && all(&self.paths, &other.paths, &below);
+            && all(&self.paths, &other.paths, &|wide: &str, path: &str| {
+                wide == path
+                    || wide
+                        .strip_suffix("**")
+                        .is_some_and(|folder| path.starts_with(folder))
+            });
         same && requests && (extras || !self.is_limited())
     }
 }
@@ -431,7 +446,8 @@ pub(super) fn judge(
     files: &[Grant],
     verdicts: &mut Vec<Verdict>,
 ) -> Vec<SecretGrant> {
-    let (mut grants, mut seen) = (Vec::new(), BTreeSet::new());
+    let mut grants = Vec::new();
+    let mut seen = BTreeSet::new();
     let Some(policy) = layers.first().map(|layer| layer.policy) else {
         return grants;
     };
@@ -453,19 +469,20 @@ pub(super) fn judge(
             wall::ENVIRONMENT
         }];
         // All layers must use the secret in the same way.
-        let is_same = |entry: &&PolicyEntry<SecretGrant>| {
-            own.is_some_and(|own| own.grant.is_same_use(&entry.grant))
-        };
         let entry = granted(&others, "[secrets] grant", word, |policy| {
-            policy.secrets.iter().find(is_same)
+            policy
+                .secrets
+                .iter()
+                .find(|entry: &&PolicyEntry<SecretGrant>| {
+                    own.is_some_and(|own| own.grant.is_same_use(&entry.grant))
+                })
         });
-        let is_listed = |cap: &Layer<'_>| {
-            cap.policy
+        let capped = caps.iter().find(|cap| {
+            !cap.policy
                 .capabilities
                 .iter()
                 .any(|capability| capability.name == *word)
-        };
-        let capped = caps.iter().find(|cap| !is_listed(cap));
+        });
         let capped =
             capped.map(|cap| (cap.narrower, cap.lacks_entry("[capabilities] grant", word)));
         let entry = entry.and_then(|(entry, _)| {
@@ -506,25 +523,30 @@ fn conflict(
     hosts: &[HostGrant],
     granted: &[Grant],
 ) -> Option<(Narrower, String)> {
-    let requests = |word: String| manifest.requested.capabilities.contains(&word);
+    fn requests(word: String, manifest_requested_capabilities: &[String]) -> bool {
+        manifest_requested_capabilities.contains(&word)
+    }
     let name = &secret.name;
-    let is_open = |grant: &Grant| {
+    fn is_open(grant: &Grant) -> (Narrower, String) {
         let reason = format!(
             "the tool could read its file ({}): move that file elsewhere",
             grant.rule
         );
         (Narrower::Policy, reason)
-    };
+    }
     let mounts = Mounts::current();
     let placed = |area: &Area| PlacedArea::new(area, &mounts);
     let area_of = |grant: &Grant| placed(&Area::from_opening(&grant.opening));
     let all_files: Vec<_> = secret.from.all_files().iter().map(placed).collect();
-    let may_hold = |grant: &&Grant| all_files.iter().any(|all| area_of(grant).meets(all));
-    if let Some(grant) = granted.iter().find(may_hold) {
+    if let Some(grant) = granted
+        .iter()
+        .find(|grant: &&Grant| all_files.iter().any(|all| area_of(grant).meets(all)))
+    {
         return Some(is_open(grant));
     }
     let Some(header) = &secret.header else {
-        let is_set = manifest.execution.env.contains_key(name) || requests(format!("env:{name}"));
+        let is_set = manifest.execution.env.contains_key(name)
+            || requests(format!("env:{name}"), &manifest.requested.capabilities);
         let reason = format!(
             "the manifest sets or asks for the variable {name} itself: take that out of the \
             manifest"
@@ -540,12 +562,14 @@ fn conflict(
     let places: Vec<_> = named
         .flat_map(|file| [mounts.place(file), mounts.place(&files::resolved(file))])
         .collect();
-    let holds = |grant: &&Grant| places.iter().any(|file| area_of(grant).holds(file));
-    if let Some(grant) = granted.iter().find(holds) {
+    if let Some(grant) = granted
+        .iter()
+        .find(|grant: &&Grant| places.iter().any(|file| area_of(grant).holds(file)))
+    {
         return Some(is_open(grant));
     }
     if let SecretSource::Env(variable) = &secret.from
-        && requests(format!("env:{variable}"))
+        && requests(format!("env:{variable}"), &manifest.requested.capabilities)
     {
         let reason =
             format!("the manifest asks for the same text as `env:{variable}`: take that out");

@@ -38,10 +38,8 @@ pub struct ServiceGrant {
 
 impl ServiceGrant {
     pub fn place(&self) -> String {
-        let (to, broker) = (
-            self.request.join(", "),
-            self.broker.as_deref().unwrap_or("no broker"),
-        );
+        let to = self.request.join(", ");
+        let broker = self.broker.as_deref().unwrap_or("no broker");
         format!("{} at {to} of {broker}", self.service)
     }
 }
@@ -51,16 +49,18 @@ impl Grantable for ServiceGrant {
         "service"
     }
     fn text(&self) -> String {
-        let config = match self.config.is_empty() {
-            true => String::new(),
-            false => format!(" and {}", Value::Object(self.config.clone())),
+        let config = if self.config.is_empty() {
+            String::new()
+        } else {
+            format!(" and {}", Value::Object(self.config.clone()))
         };
         let user = if self.user {
             "so does the caller's name"
         } else {
             "the caller's name does not"
         };
-        let (place, from) = (self.place(), &self.response);
+        let place = self.place();
+        let from = &self.response;
         format!(
             "{place}, answers from {from}; the arguments{config} and the trace of the call leave \
             this host, {user}"

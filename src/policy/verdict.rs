@@ -103,7 +103,8 @@ impl Verdict {
         effective: impl Into<String>,
         walls: &[&str],
     ) -> Verdict {
-        let (asked, effective) = (asked.into(), Some(effective.into()));
+        let asked = asked.into();
+        let effective = Some(effective.into());
         let enforced_by = walls.iter().map(|wall| wall.to_string()).collect();
         let (rule, why, place, reason, narrower, area) = Default::default();
         Verdict {
@@ -128,7 +129,8 @@ impl Verdict {
         reason: impl Into<String>,
         walls: &[&str],
     ) -> Verdict {
-        let (reason, narrower) = (Some(reason.into()), Some(narrower));
+        let reason = Some(reason.into());
+        let narrower = Some(narrower);
         Verdict {
             effective: None,
             allowed: false,
@@ -148,7 +150,8 @@ impl Verdict {
 
     /// The words for a caller where this is not granted in full.
     pub(super) fn narrowing(&self) -> String {
-        let (kind, asked) = (self.what.name(), &self.asked);
+        let kind = self.what.name();
+        let asked = &self.asked;
         match (self.narrower, &self.reason) {
             // The word of a capability says its kind.
             (Some(Narrower::Owner), Some(reason)) if self.what == RequestKind::Capability => {

@@ -54,13 +54,13 @@ pub fn name(ecosystem: Ecosystem, text: &str) -> Option<String> {
 
 /// `name` or `@scope/name`; old names may have capitals.
 fn node_name(text: &str) -> bool {
-    let part = |part: &str| {
+    fn part(part: &str) -> bool {
         part.starts_with(|c: char| c.is_ascii_alphanumeric())
             && part
                 .bytes()
                 .all(|b| b.is_ascii_alphanumeric() || b"-._~".contains(&b))
             && !part.eq_ignore_ascii_case("node_modules")
-    };
+    }
     text.len() <= MAX_NAME_BYTES
         && match text.strip_prefix('@') {
             Some(scoped) => scoped
@@ -87,7 +87,9 @@ pub fn version(ecosystem: Ecosystem, text: &str) -> Option<String> {
 
 /// Whether two texts are one version: to Python `1.0` is `1.0.0`.
 pub fn are_same(ecosystem: Ecosystem, one: &str, other: &str) -> bool {
-    let read = |text: &str| pep440_rs::Version::from_str(text).ok();
+    fn read(text: &str) -> Option<pep440_rs::Version> {
+        pep440_rs::Version::from_str(text).ok()
+    }
     one == other
         || (ecosystem == Ecosystem::Python && read(one).is_some_and(|one| Some(one) == read(other)))
 }
@@ -140,7 +142,9 @@ pub fn may_hold(ecosystem: Ecosystem, range: &str, version: &str) -> bool {
             };
             // A pre-release comes right before its release, and right after the greatest version
             // below that.
-            let (major, minor, patch) = (version.major, version.minor, version.patch);
+            let major = version.major;
+            let minor = version.minor;
+            let patch = version.patch;
             let before = match (major, minor, patch) {
                 (_, _, 1..) => Some((major, minor, patch - 1)),
                 (_, 1.., 0) => Some((major, minor - 1, MAX_SAFE_INTEGER)),
@@ -177,14 +181,14 @@ fn node_range(text: &str) -> Option<nodejs_semver::Range> {
     let plain =
         text.len() <= MAX_NAME_BYTES * 4 && text.bytes().all(|b| (b' '..=b'~').contains(&b));
     // The library ignores an operator without a version.
-    let operator = |word: &str, all: bool| {
+    fn operator(word: &str, all: bool) -> bool {
         let signs = word.bytes().filter(|b| b"<>=~^".contains(b)).count();
         if all {
             signs == word.len()
         } else {
             word.starts_with(['<', '>', '=', '~', '^'])
         }
-    };
+    }
     let words: Vec<&str> = text.split_whitespace().collect();
     let broken = words
         .windows(2)

@@ -39,8 +39,10 @@ pub fn common_folder(grants: &[Grant]) -> Option<PathBuf> {
         .filter(|grant| grant.access == Access::Write)
         .map(|grant| grant.opening.folder());
     let first = folders.clone().nth(MAX_PLACES).and(folders.next())?;
-    let common = |above: &&Path| folders.clone().all(|folder| folder.starts_with(above));
-    first.ancestors().find(common).map(Path::to_path_buf)
+    first
+        .ancestors()
+        .find(|above: &&Path| folders.clone().all(|folder| folder.starts_with(above)))
+        .map(Path::to_path_buf)
 }
 
 impl WritablePath {
@@ -56,10 +58,12 @@ impl WritablePath {
             return vec![place(&folder, None)];
         }
         let writes = grants.iter().filter(|grant| grant.access == Access::Write);
-        let names = |opening: &Opening| match opening {
-            Opening::Staged { names, .. } => Some(names.clone()),
-            Opening::Live { .. } | Opening::Snapshot { .. } => None,
-        };
+        fn names(opening: &Opening) -> Option<String> {
+            match opening {
+                Opening::Staged { names, .. } => Some(names.clone()),
+                Opening::Live { .. } | Opening::Snapshot { .. } => None,
+            }
+        }
         writes
             .map(|grant| place(grant.opening.folder(), names(&grant.opening)))
             .collect()
@@ -67,13 +71,13 @@ impl WritablePath {
 
     /// Whether a file is one of these. `tree`: the place of this tree.
     fn holds(&self, tree: &Place, file: &Place) -> bool {
-        let is_named = |names: &String| {
-            let name = file.file_name().and_then(|name| name.to_str());
-            file.parent() == Some(tree) && name.is_some_and(|name| name_matches(names, name))
-        };
-        self.names
-            .as_ref()
-            .map_or_else(|| file.starts_with(&**tree), is_named)
+        self.names.as_ref().map_or_else(
+            || file.starts_with(&**tree),
+            |names: &String| {
+                let name = file.file_name().and_then(|name| name.to_str());
+                file.parent() == Some(tree) && name.is_some_and(|name| name_matches(names, name))
+            },
+        )
     }
 
     /// Who may or could write there, in words.
@@ -189,13 +193,14 @@ impl WritablePaths {
 
     /// As `writer_of_place`, or what a builtin tool may write beside the scripts that it runs.
     pub fn by(&self, path: &Path) -> Option<String> {
-        let is_below = |tree: &Path| {
-            Mounts::current()
-                .way(path)
-                .iter()
-                .any(|way| way.ancestors().any(|above| above.ends_with(tree)))
+        let below_scripts = || {
+            self.below_scripts.iter().find(|(tree, _)| {
+                Mounts::current()
+                    .way(path)
+                    .iter()
+                    .any(|way| way.ancestors().any(|above| above.ends_with(tree)))
+            })
         };
-        let below_scripts = || self.below_scripts.iter().find(|(tree, _)| is_below(tree));
         self.writer_of_place(path)
             .or_else(|| below_scripts().map(|(_, writer)| writer.clone()))
     }

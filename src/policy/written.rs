@@ -13,14 +13,15 @@ use std::path::Path;
 pub fn written_areas(shape: &Shape, near: &[WritablePath]) -> Vec<Area> {
     let own = WritablePath::of_grants(&shape.grants, &shape.tool);
     let counted = own.iter().chain(near).filter(|place| counts(shape, place));
-    let area = |place: &WritablePath| match &place.names {
-        None => Area::Tree(place.tree.clone()),
-        Some(names) => Area::Names {
-            folder: place.tree.clone(),
-            names: names.clone(),
-        },
-    };
-    let areas: BTreeSet<Area> = counted.map(area).collect();
+    let areas: BTreeSet<Area> = counted
+        .map(|place: &WritablePath| match &place.names {
+            None => Area::Tree(place.tree.clone()),
+            Some(names) => Area::Names {
+                folder: place.tree.clone(),
+                names: names.clone(),
+            },
+        })
+        .collect();
     areas
         .into_iter()
         .filter(|_| shape.runtime.language != Language::Wasm)
@@ -30,16 +31,13 @@ pub fn written_areas(shape: &Shape, near: &[WritablePath]) -> Vec<Area> {
 /// What only this tool writes is its own affair, except where its modules lie: in its own folder
 /// and what it reads by `base:`, but for hidden folders there (`.cache`).
 fn counts(shape: &Shape, place: &WritablePath) -> bool {
-    let is_hidden = |below: &Path| {
-        below
-            .iter()
-            .any(|part| part.as_encoded_bytes().starts_with(b"."))
-    };
     let own = shape.script.iter().map(|_| shape.folder.as_path());
     let mut modules = own.chain(shape.grants.iter().filter_map(Grant::base_tree));
-    let lies_there = |folder: &Path| match place.tree.strip_prefix(folder) {
-        Ok(below) => !is_hidden(below),
-        Err(_) => folder.starts_with(&place.tree),
-    };
-    !place.is_of(&shape.tool) || modules.any(lies_there)
+    !place.is_of(&shape.tool)
+        || modules.any(|folder: &Path| match place.tree.strip_prefix(folder) {
+            Ok(below) => !below
+                .iter()
+                .any(|part| part.as_encoded_bytes().starts_with(b".")),
+            Err(_) => folder.starts_with(&place.tree),
+        })
 }

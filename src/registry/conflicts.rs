@@ -82,7 +82,8 @@ pub(super) fn settle_ids(
     candidates: Vec<Tool>,
     policies: Option<&policy::Policies>,
 ) -> (Vec<Tool>, Vec<Refused>) {
-    let (mut kept, mut refused) = (Vec::new(), Vec::new());
+    let mut kept = Vec::new();
+    let mut refused = Vec::new();
     let mut groups: BTreeMap<String, Vec<Tool>> = BTreeMap::new();
     for tool in candidates {
         if folded(tool.manifest.namespace()) != CORE || tool.source == load::BUILTIN {
@@ -119,7 +120,9 @@ fn settle_id(
     kept: &mut Vec<Tool>,
     refused: &mut Vec<Refused>,
 ) {
-    let place = |tool: &Tool| (tool.home(), tool.manifest.id.clone());
+    fn place(tool: &Tool) -> (PathBuf, String) {
+        (tool.home(), tool.manifest.id.clone())
+    }
     let places: BTreeSet<_> = group.iter().map(place).collect();
     if places.len() > 1 {
         let one_id = places
@@ -134,10 +137,14 @@ fn settle_id(
             "ids that differ only in case"
         };
         let highest = group.iter().map(|tool| standing(tool, policies)).max();
-        let is_highest = |tool: &&Tool| Some(standing(tool, policies)) == highest;
-        let settled: BTreeSet<_> = group.iter().filter(is_highest).map(place).collect();
-        let stays = |tool: &Tool| settled.len() == 1 && settled.contains(&place(tool));
-        let (stay, go): (Vec<_>, Vec<_>) = group.into_iter().partition(stays);
+        let settled: BTreeSet<_> = group
+            .iter()
+            .filter(|tool: &&Tool| Some(standing(tool, policies)) == highest)
+            .map(place)
+            .collect();
+        let (stay, go): (Vec<_>, Vec<_>) = group
+            .into_iter()
+            .partition(|tool: &Tool| settled.len() == 1 && settled.contains(&place(tool)));
         refuse(go, &stay, what, refused);
         group = stay;
     }
@@ -171,12 +178,13 @@ enum Standing {
 }
 
 fn standing(tool: &Tool, policies: Option<&policy::Policies>) -> Standing {
-    let is_named = |all: &policy::Policies| all.settles(&tool.manifest.id, &tool.site.manifest);
     if tool.source == IN_PROCESS {
         Standing::Program
     } else if tool.source != load::FILES {
         Standing::Remote
-    } else if policies.is_some_and(is_named) {
+    } else if policies
+        .is_some_and(|all: &policy::Policies| all.settles(&tool.manifest.id, &tool.site.manifest))
+    {
         Standing::Named
     } else {
         Standing::File
@@ -193,11 +201,15 @@ fn refuse(go: Vec<Tool>, stay: &[Tool], what: &str, refused: &mut Vec<Refused>) 
         .chain(stay)
         .map(|tool| position(&tool.site.manifest, "/toolId"))
         .collect();
-    let claim = |(tool, at): (&Tool, &(usize, usize))| match at {
-        (0, _) => format!("{} ({})", tool.origin(), tool.reference()),
-        (line, column) => format!("{}:{line}:{column} ({})", tool.origin(), tool.reference()),
-    };
-    let claims: Vec<String> = go.iter().chain(stay).zip(&places).map(claim).collect();
+    let claims: Vec<String> = go
+        .iter()
+        .chain(stay)
+        .zip(&places)
+        .map(|(tool, at): (&Tool, &(usize, usize))| match at {
+            (0, _) => format!("{} ({})", tool.origin(), tool.reference()),
+            (line, column) => format!("{}:{line}:{column} ({})", tool.origin(), tool.reference()),
+        })
+        .collect();
     let end = if stay.is_empty() {
         "all of them are disabled"
     } else {
@@ -234,7 +246,8 @@ pub(super) fn settle_services(
     tools: &mut Vec<Tool>,
     refused: &mut Vec<Refused>,
 ) -> Services {
-    let (mut services, mut problems) = (BTreeMap::new(), Vec::new());
+    let mut services = BTreeMap::new();
+    let mut problems = Vec::new();
     let mut by_id: BTreeMap<String, Vec<Described>> = BTreeMap::new();
     for one in described {
         match written.by(&one.file) {
@@ -320,7 +333,8 @@ fn service_of(
     remote: &ServiceReference,
     services: &BTreeMap<String, Described>,
 ) -> Result<Arc<ServiceDescriptor>, (String, String)> {
-    let (id, (at, values)) = (&remote.service, &remote.pointers);
+    let id = &remote.service;
+    let (at, values) = &remote.pointers;
     let Some(Described { descriptor, .. }) = services.get(id) else {
         let known: Vec<&str> = services.keys().map(String::as_str).take(20).collect();
         let near = suggest::hint(id, known.iter().copied());
@@ -363,7 +377,8 @@ fn undeclared(
     let warning = |name: &String| {
         // A tool without typed arguments may have misspelt that field.
         let near = suggest::hint(name, names().chain(remote.untyped.then_some("arguments")));
-        let (name, id) = (text::head(name, 80), &service.id);
+        let name = text::head(name, 80);
+        let id = &service.id;
         let message =
             format!("'{name}' is not a parameter of the service '{id}', and is not sent{near}");
         let pointer = format!("{}/{}", remote.pointers.1, escape_segment(&name));
@@ -386,9 +401,10 @@ pub fn unsatisfied(tool: &Tool, decision: &policy::Decision) -> Option<Need> {
     if !refused(decision) {
         return None;
     }
-    let words = match decision.denied().any(policy::Verdict::never) {
-        true => "a manifest that requests less, since no policy can allow this",
-        false => "a policy that allows its requests",
+    let words = if decision.denied().any(policy::Verdict::never) {
+        "a manifest that requests less, since no policy can allow this"
+    } else {
+        "a policy that allows its requests"
     };
     Some(Need::new(
         "",
@@ -436,10 +452,14 @@ pub(super) fn settle_requires(tools: &mut [Tool]) {
         .collect();
     // A waiting tool that depends on no tool with a missing need waits for a cycle.
     let mut lacking: BTreeSet<usize> = BTreeSet::new();
-    let lacks = |(index, needs): &(&usize, &Vec<Need>)| {
-        !tools[**index].needs.is_empty() || needs.iter().any(|need| need.mistake)
-    };
-    queue.extend(needs.iter().filter(lacks).map(|(index, _)| *index));
+    queue.extend(
+        needs
+            .iter()
+            .filter(|(index, needs): &(&usize, &Vec<Need>)| {
+                !tools[**index].needs.is_empty() || needs.iter().any(|need| need.mistake)
+            })
+            .map(|(index, _)| *index),
+    );
     while let Some(index) = queue.pop() {
         if !ready.contains(&index) && lacking.insert(index) {
             queue.extend(
@@ -476,8 +496,10 @@ fn unmet(
             .get(id.as_str())
             .map(Vec::as_slice)
             .unwrap_or_default();
-        let fits = |index: &&usize| range.matches(&tools[**index].manifest.version);
-        let fitting: Vec<_> = versions.iter().filter(fits).collect();
+        let fitting: Vec<_> = versions
+            .iter()
+            .filter(|index: &&usize| range.matches(&tools[**index].manifest.version))
+            .collect();
         if fitting.iter().any(|index| ready.contains(index)) {
             continue;
         }

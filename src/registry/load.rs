@@ -55,11 +55,15 @@ pub const BUILTIN_FILES: &[(&str, &str)] = &[
 ];
 
 static BUILTIN_MANIFESTS: LazyLock<Vec<Arc<Manifest>>> = LazyLock::new(|| {
-    let read = |(name, text): &(&str, &str)| match manifest::read(text.as_bytes()) {
-        Ok((manifest, _)) => Arc::new(manifest),
-        Err(problems) => panic!("the builtin manifest {name}: {problems:?}"),
-    };
-    BUILTIN_FILES.iter().map(read).collect()
+    BUILTIN_FILES
+        .iter()
+        .map(
+            |(name, text): &(&str, &str)| match manifest::read(text.as_bytes()) {
+                Ok((manifest, _)) => Arc::new(manifest),
+                Err(problems) => panic!("the builtin manifest {name}: {problems:?}"),
+            },
+        )
+        .collect()
 });
 
 /// The source of the core tools.
@@ -259,11 +263,14 @@ impl DirectToolLoader {
             folder,
         };
         problems.extend(scan::writable_by_others(&site));
-        let service = |descriptor| Described {
-            descriptor: Arc::new(descriptor),
-            file: path.clone(),
-        };
-        let services = found.services.into_iter().map(service).collect();
+        let services = found
+            .services
+            .into_iter()
+            .map(|descriptor| Described {
+                descriptor: Arc::new(descriptor),
+                file: path.clone(),
+            })
+            .collect();
         let tools = found
             .tools
             .into_iter()

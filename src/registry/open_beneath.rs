@@ -81,16 +81,18 @@ pub(super) fn file(folder: &OwnedFd, relative: &Path) -> Result<File, OpenError>
     let resolve = ResolveFlag::RESOLVE_BENEATH
         | ResolveFlag::RESOLVE_NO_SYMLINKS
         | ResolveFlag::RESOLVE_NO_MAGICLINKS;
-    let how = |flags| {
+    fn how(flags: OFlag, resolve: &ResolveFlag) -> OpenHow {
         OpenHow::new()
             .flags(flags | OFlag::O_CLOEXEC)
-            .resolve(resolve)
-    };
+            .resolve(*resolve)
+    }
     // First with O_PATH, which does not open the file: opening a device can have effects.
-    let look = with_patience(|| openat2(folder, relative, how(OFlag::O_PATH)))?;
+    let look = with_patience(|| openat2(folder, relative, how(OFlag::O_PATH, &resolve)))?;
     regular(&File::from(look))?;
     let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
-    let file = File::from(with_patience(|| openat2(folder, relative, how(flags)))?);
+    let file = File::from(with_patience(|| {
+        openat2(folder, relative, how(flags, &resolve))
+    })?);
     regular(&file)?;
     Ok(file)
 }

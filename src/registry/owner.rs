@@ -37,10 +37,9 @@ impl Ownership {
             }
         }
         for Claim { manifest, scripts } in claims {
-            let folder = || vec![manifest.parent().unwrap_or(manifest).to_path_buf()];
             scripts
                 .clone()
-                .unwrap_or_else(folder)
+                .unwrap_or_else(|| vec![manifest.parent().unwrap_or(manifest).to_path_buf()])
                 .iter()
                 .for_each(|script| all.add(manifest, script));
         }
@@ -67,12 +66,11 @@ impl Ownership {
     fn owners(&self, script: &Path, base: &Path) -> BTreeSet<&Path> {
         let folder = script.parent().unwrap_or(base);
         let naming: BTreeSet<&Path> = self.naming(script).collect();
-        let below_base = |folder: &&Path| {
-            folder.starts_with(base) && *folder != base && !self.bases.contains(*folder)
-        };
         let home = folder
             .ancestors()
-            .take_while(below_base)
+            .take_while(|folder: &&Path| {
+                folder.starts_with(base) && *folder != base && !self.bases.contains(*folder)
+            })
             .find_map(|folder| self.homes.get(folder));
         let near: BTreeSet<&Path> = match home {
             Some(home) => naming
@@ -117,7 +115,7 @@ impl Ownership {
 
     /// Takes out the tools that name a script which belongs to others.
     pub(super) fn refuse_foreign_scripts(&self, tools: &mut Vec<Tool>) -> Vec<Refused> {
-        let foreign = |tool: &Tool| {
+        take_out(tools, |tool: &Tool| {
             let script = tool.site.script.as_ref()?;
             let owners = self.owners(script, &tool.site.base);
             (!owners.contains(tool.site.manifest.as_path())).then(|| {
@@ -129,8 +127,7 @@ impl Ownership {
                 );
                 foreign_refusal(tool, message)
             })
-        };
-        take_out(tools, foreign)
+        })
     }
 }
 

@@ -86,8 +86,11 @@ impl Registry {
     /// Sets the policies. Then nothing is loaded that a tool may write: a tool cannot make tools.
     pub fn set_policies(&self, policies: Arc<policy::Policies>, machine: Arc<policy::Machine>) {
         let mut state = lock(&self.state);
-        let known = |(p, m): &(_, _)| Arc::ptr_eq(p, &policies) && Arc::ptr_eq(m, &machine);
-        if !state.rules.as_ref().is_some_and(known) {
+        if !state
+            .rules
+            .as_ref()
+            .is_some_and(|(p, m): &(_, _)| Arc::ptr_eq(p, &policies) && Arc::ptr_eq(m, &machine))
+        {
             state.rules = Some((policies, machine));
             state.all_are_new = true;
             self.outdated.store(true, Ordering::Release);
@@ -201,7 +204,8 @@ impl Registry {
         let mut state = lock(&self.state);
         self.publish_changes(&mut state);
         let tool = in_process(document, kind)?;
-        let (id, version) = (tool.manifest.id.clone(), tool.manifest.version.clone());
+        let id = tool.manifest.id.clone();
+        let version = tool.manifest.version.clone();
         let same = |t: &Tool| t.manifest.id == id && t.manifest.version == version;
         if state.in_process.iter().any(same) {
             return Err(invalid(format!(
@@ -528,7 +532,8 @@ fn keep_broken(old: &Discovery, found: &mut Discovery) -> Vec<String> {
         let broken = report.status == Status::Skipped && report.tool.is_none();
         // A file that cannot be read at all, or that is a link now, is not an edit.
         if let Some(first) = first.filter(|first| broken && first.code != Code::Unreadable) {
-            let (path, why) = (text::path(&file), text::printable(&first.message));
+            let path = text::path(&file);
+            let why = text::printable(&first.message);
             warnings.insert(format!(
                 "{path} is broken, and its old definition stays: line {}: {why}",
                 first.line
@@ -613,16 +618,19 @@ const IN_PROCESS_FIELDS: [&str; 11] = [
 
 /// Checks a document as a manifest file is checked. A missing display name or version is filled in.
 fn in_process(mut document: Value, kind: &str) -> Result<Tool, Fault> {
-    let blank = |field: &str| {
+    fn blank(field: &str, document: &Value) -> bool {
         document[field]
             .as_str()
             .is_none_or(|text| text.trim().is_empty())
-    };
-    let missing = match () {
-        () if blank("toolId") => Some("a name (toolId, namespace:tool-name)"),
-        () if blank("description") => Some("a description"),
-        () if document["parameters"].is_null() => Some("an inputSchema (parameters)"),
-        () => None,
+    }
+    let missing = if blank("toolId", &document) {
+        Some("a name (toolId, namespace:tool-name)")
+    } else if blank("description", &document) {
+        Some("a description")
+    } else if document["parameters"].is_null() {
+        Some("an inputSchema (parameters)")
+    } else {
+        None
     };
     if let Some(missing) = missing {
         return Err(invalid(format!("Tool registration needs {missing}.")));

@@ -48,7 +48,8 @@ impl Announced {
     /// announcement.
     pub fn update(&self, descriptors: &Map<String, Value>) -> Result<bool, String> {
         let mut present = lock(&self.present);
-        let (mut own, mut tools) = (Map::new(), 0);
+        let mut own = Map::new();
+        let mut tools = 0;
         for (key, value) in descriptors {
             let mut value = value.clone();
             let (key, named) = match key.strip_prefix(descriptor::SERVICE_KEY) {
@@ -109,28 +110,30 @@ impl Announced {
             text::printable(&text::head(&first, 300))
         })?;
         let known = |service: &str| found.services.iter().any(|it| it.id == service);
-        let tool = |mut manifest: Manifest| {
-            if manifest
-                .remote()
-                .is_some_and(|remote| !known(&remote.service))
-            {
-                return Err(format!(
-                    "it does not describe the service of {}",
-                    manifest.id
-                ));
-            }
-            manifest.model_name = None;
-            Ok(Tool::new(Arc::new(manifest), nowhere(), &self.id))
-        };
-        let service = |it: &_| Described {
-            descriptor: Arc::new(Clone::clone(it)),
-            file: PathBuf::new(),
-        };
-        let services = found.services.iter().map(service).collect();
+        let services = found
+            .services
+            .iter()
+            .map(|it: &_| Described {
+                descriptor: Arc::new(Clone::clone(it)),
+                file: PathBuf::new(),
+            })
+            .collect();
         let tools = found
             .tools
             .into_iter()
-            .map(tool)
+            .map(|mut manifest: Manifest| {
+                if manifest
+                    .remote()
+                    .is_some_and(|remote| !known(&remote.service))
+                {
+                    return Err(format!(
+                        "it does not describe the service of {}",
+                        manifest.id
+                    ));
+                }
+                manifest.model_name = None;
+                Ok(Tool::new(Arc::new(manifest), nowhere(), &self.id))
+            })
             .collect::<Result<_, _>>()?;
         Ok(Discovery {
             tools,
@@ -141,16 +144,19 @@ impl Announced {
 
     /// The policy entries that would allow calls of these tools, one for each service.
     pub fn grants(&self) -> Vec<String> {
-        let grant = |it: &Described| {
-            let it = &it.descriptor;
-            let (id, request, response) = (json!(it.id), json!(it.requests), json!(it.response));
-            format!("{{ service = {id}, request = {request}, response = {response}, why = \"…\" }}")
-        };
         lock(&self.present)
             .found
             .services
             .iter()
-            .map(grant)
+            .map(|it: &Described| {
+                let it = &it.descriptor;
+                let id = json!(it.id);
+                let request = json!(it.requests);
+                let response = json!(it.response);
+                format!(
+                    "{{ service = {id}, request = {request}, response = {response}, why = \"…\" }}"
+                )
+            })
             .collect()
     }
 
@@ -178,7 +184,9 @@ impl Source for Announced {
 /// Removes what was announced with a namespace that something here has: an announcement can neither
 /// replace a file nor disable one.
 pub(super) fn drop_taken(tools: &mut Vec<Tool>, services: &mut Vec<Described>) {
-    let is_announced = |tool: &Tool| tool.source.starts_with(PREFIX);
+    fn is_announced(tool: &Tool) -> bool {
+        tool.source.starts_with(PREFIX)
+    }
     let own = tools
         .iter()
         .filter(|tool| !is_announced(tool))

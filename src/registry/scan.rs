@@ -59,13 +59,12 @@ fn scan_at_most<'a>(
         }
     }
     let mut candidates = scan.candidates;
-    let place = |it: &Candidate| {
+    candidates.sort_by_cached_key(|it: &Candidate| {
         (
             it.base.path.as_os_str().to_owned(),
             it.relative.as_os_str().to_owned(),
         )
-    };
-    candidates.sort_by_cached_key(place);
+    });
     candidates
 }
 
@@ -112,7 +111,8 @@ impl Scan<'_> {
         let mut level = vec![base.path.clone()];
         let mut looked_at = 0;
         for depth in 1..=MAX_SCAN_DEPTH {
-            let (before, mut below) = (self.candidates.len(), Vec::new());
+            let before = self.candidates.len();
+            let mut below = Vec::new();
             for folder in &level {
                 if !self.folder(folder, base, &mut looked_at, &mut below) {
                     // Which tools may write at this depth or deeper is not known, so nothing from
@@ -195,8 +195,10 @@ impl Scan<'_> {
 
     /// Returns a folder to look into. Hidden entries and folders that programs fill are skipped.
     fn entry(&mut self, entry: &DirEntry, base: &Arc<Base>) -> Option<PathBuf> {
-        let (name, path) = (entry.file_name(), entry.path());
-        let (name, kind) = (name.to_string_lossy(), entry.file_type().ok()?);
+        let name = entry.file_name();
+        let path = entry.path();
+        let name = name.to_string_lossy();
+        let kind = entry.file_type().ok()?;
         if name.starts_with('.') || (kind.is_dir() && SKIPPED_FOLDERS.contains(&name.as_ref())) {
             return None;
         }
@@ -255,7 +257,8 @@ fn changeable(place: &Path) -> Option<Problem> {
         .symlink_metadata()
         .ok()
         .filter(|facts| !facts.is_symlink())?;
-    let (shown, uid) = (text::path(place), facts.uid());
+    let shown = text::path(place);
+    let uid = facts.uid();
     // In a sticky folder (/tmp) others can add names, not replace those that are there.
     let sticky = facts.is_dir() && facts.mode() & STICKY != 0;
     let message = if !sticky && facts.mode() & WORLD_WRITABLE != 0 {

@@ -90,16 +90,16 @@ impl Bases {
             .iter()
             .map(|base| (SearchKind::InBase, base, relative.to_path_buf()))
             .collect();
-        let stripped = |base: &Base| {
+        fn stripped(base: &Base, relative: &Path) -> Option<PathBuf> {
             relative
                 .strip_prefix(base.path.file_name()?)
                 .ok()
                 .map(Path::to_path_buf)
-        };
+        }
         let doubled = self
             .0
             .iter()
-            .filter_map(|base| Some((SearchKind::Doubled, base, stripped(base)?)));
+            .filter_map(|base| Some((SearchKind::Doubled, base, stripped(base, relative)?)));
         found.extend(doubled.filter(|(.., rest)| !rest.as_os_str().is_empty()));
         let beside = manifest_folder.and_then(|folder| {
             let inside = self.0.iter().filter(|base| folder.starts_with(&base.path));
@@ -186,16 +186,13 @@ fn look(base: &Base, relative: &Path, written: &str, by_call: bool) -> Result<bo
             let message = format!(
                 "The script path '{shown}' is refused: its folder lists it in another spelling."
             );
-            let person = || {
-                format!(
+            let is_listed = listed == base.path.join(relative);
+            return is_listed.then_some(true).ok_or_else(|| {
+                Fault::new(Kind::SecurityError, message).person(format!(
                     "script path '{shown}': write it as listed, {}",
                     text::path(&listed)
-                )
-            };
-            let is_listed = listed == base.path.join(relative);
-            return is_listed
-                .then_some(true)
-                .ok_or_else(|| Fault::new(Kind::SecurityError, message).person(person()));
+                ))
+            });
         }
         Err(OpenError::Missing) => return Ok(false),
         Err(OpenError::Folder) if by_call => return Ok(false),

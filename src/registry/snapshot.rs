@@ -28,9 +28,9 @@ pub struct Filter {
 impl Filter {
     pub fn takes(&self, tool: &Tool) -> bool {
         let manifest = &tool.manifest;
-        let is = |wanted: &Option<String>, got: Option<&str>| {
+        fn is(wanted: &Option<String>, got: Option<&str>) -> bool {
             wanted.is_none() || wanted.as_deref() == got
-        };
+        }
         (self.tags.is_empty() || manifest.tags.iter().any(|tag| self.tags.contains(tag)))
             && is(&self.category, manifest.metadata.category.as_deref())
             && is(&self.namespace, Some(manifest.namespace()))
@@ -79,13 +79,12 @@ impl Snapshot {
         let report = self
             .skipped_files()
             .find(|report| report.path == manifest)?;
-        let why = |problem: &&Problem| {
-            problem.severity == Severity::Error && problem.code == Code::Security
-        };
         report
             .problems
             .iter()
-            .find(why)
+            .find(|problem: &&Problem| {
+                problem.severity == Severity::Error && problem.code == Code::Security
+            })
             .map(|problem| problem.message.as_str())
     }
 
@@ -101,8 +100,10 @@ impl Snapshot {
             versions.sort_by(|a, b| a.manifest.version.cmp(&b.manifest.version));
         }
         let all = || self.tools.values().flatten();
-        let count = |id: &String| all().filter(|tool| &tool.source == id).count();
-        self.sources = sources.iter().map(|id| (id.clone(), count(id))).collect();
+        self.sources = sources
+            .iter()
+            .map(|id| (id.clone(), all().filter(|tool| &tool.source == id).count()))
+            .collect();
         let files = all().map(|tool| (tool.site.manifest.clone(), tool.clone()));
         self.by_manifest = files
             .filter(|(manifest, _)| !manifest.as_os_str().is_empty())
@@ -186,14 +187,12 @@ impl Snapshot {
     pub fn owners(&self, script: &Path, base: &Path) -> Result<Vec<Arc<Tool>>, PathBuf> {
         let manifests = self.ownership.bounding_manifests(script, base);
         // Manifests elsewhere do not count if one that lies with the script names it.
-        let lies_with = |manifest: &Path| {
-            manifest
+        let settled = manifests.iter().any(|owner| {
+            owner
                 .parent()
                 .is_some_and(|folder| script.starts_with(folder))
-        };
-        let settled = manifests
-            .iter()
-            .any(|owner| lies_with(owner) && self.ownership.names(owner, script));
+                && self.ownership.names(owner, script)
+        });
         if let Some(folder) = self
             .unlisted
             .iter()
@@ -214,7 +213,9 @@ impl Snapshot {
 
     fn not_found(&self, id: &str, known: &dyn Fn(&str) -> bool) -> Fault {
         let shown = text::printable(&text::head(id, 120));
-        let fault = |message: String| Fault::new(Kind::ToolNotFoundError, message);
+        fn fault(message: String) -> Fault {
+            Fault::new(Kind::ToolNotFoundError, message)
+        }
         // An id claimed twice, the namespace `core`, a file that a tool may write: only `person`
         // says which.
         if let Some(why) = self.disabled.get(&folded(id)).filter(|_| known(id)) {
@@ -256,26 +257,27 @@ impl Snapshot {
         {
             return None;
         }
-        let below = |folder: &Path| {
-            self.folders
-                .iter()
-                .any(|above| above != folder && folder.starts_with(above))
-        };
         let shown: Vec<String> = self
             .folders
             .iter()
-            .filter(|folder| !below(folder))
+            .filter(|folder| {
+                !self
+                    .folders
+                    .iter()
+                    .any(|above| above != *folder && folder.starts_with(above))
+            })
             .map(|folder| text::path(folder))
             .collect();
-        Some(match shown.is_empty() {
-            true => "there is no folder of tools: neither tool-defs nor user_scripts below the \
+        Some(if shown.is_empty() {
+            "there is no folder of tools: neither tool-defs nor user_scripts below the \
                      root, nor another that was named"
-                .to_owned(),
-            false => format!(
+                .to_owned()
+        } else {
+            format!(
                 "no manifest in or below {}: manifest names end with {}",
                 shown.join(", "),
                 tool::ENDING
-            ),
+            )
         })
     }
 
@@ -283,8 +285,9 @@ impl Snapshot {
     /// how many others.
     fn unread(&self, id: &str) -> Option<String> {
         let name = id.rsplit_once(':').map_or(id, |(_, name)| name);
-        let worst =
-            |report: &&FileReport| report.problems.iter().map(|problem| problem.severity).max();
+        fn worst(report: &FileReport) -> Option<Severity> {
+            report.problems.iter().map(|problem| problem.severity).max()
+        }
         let mut skipped: Vec<_> = self
             .skipped_files()
             .filter(|report| worst(report) > Some(Severity::Note))
@@ -305,7 +308,9 @@ impl Snapshot {
             1 => String::new(),
             n => format!("\nand {} more: `toolhost check`", n - 1),
         };
-        let (mut place, line, column) = (text::path(&first.path), problem.line, problem.column);
+        let mut place = text::path(&first.path);
+        let line = problem.line;
+        let column = problem.column;
         if line > 0 {
             place += &format!(":{line}:{column}");
         }
@@ -317,29 +322,27 @@ impl Snapshot {
 
     /// Up to three ids that may have been meant. Hidden tools are not offered.
     fn near(&self, id: &str, known: &dyn Fn(&str) -> bool) -> Vec<String> {
-        let shown = |id: &&str| self.versions(id).iter().any(|tool| !tool.manifest.hidden);
         let ids: Vec<&str> = self
             .tools
             .keys()
             .map(String::as_str)
             .filter(|id| known(id))
-            .filter(shown)
+            .filter(|id: &&str| self.versions(id).iter().any(|tool| !tool.manifest.hidden))
             .collect();
         // `echo` for `custom:echo`, `ns__echo` for `ns:echo`.
         let name = id
             .rsplit_once("__")
             .or(id.rsplit_once(':'))
             .map_or(id, |(_, name)| name);
-        let same = |id: &&str| {
-            id.split_once(':')
-                .is_some_and(|(_, own)| own.eq_ignore_ascii_case(name))
-        };
         let mut near: Vec<&str> = suggest::nearest(id, ids.iter().copied())
             .into_iter()
             .collect();
         let others = ids
             .into_iter()
-            .filter(same)
+            .filter(|id: &&str| {
+                id.split_once(':')
+                    .is_some_and(|(_, own)| own.eq_ignore_ascii_case(name))
+            })
             .filter(|id| !near.contains(id))
             .collect::<Vec<_>>();
         near.extend(others);

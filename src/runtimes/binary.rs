@@ -157,11 +157,13 @@ impl Roots {
     /// The roots without those that lie below another.
     pub(super) fn finish(self) -> Vec<PathBuf> {
         let all = self.0;
-        let is_folder = |p: &PathBuf| p.symlink_metadata().is_ok_and(|m| m.is_dir());
         all.iter()
             .filter(|p| {
-                !all.iter()
-                    .any(|above| above != *p && p.starts_with(above) && is_folder(above))
+                !all.iter().any(|above| {
+                    above != *p
+                        && p.starts_with(above)
+                        && above.symlink_metadata().is_ok_and(|m| m.is_dir())
+                })
             })
             .cloned()
             .collect()

@@ -41,15 +41,14 @@ pub fn lacks_guard(runtime: &Runtime) -> Option<String> {
         .split('.')
         .map_while(|part| part.parse().ok())
         .collect();
-    let needed = || {
+    (version.as_slice() < oldest.as_slice()).then(|| {
         format!(
             "{} {}.{} or later",
             runtime.language.name(),
             oldest[0],
             oldest[1]
         )
-    };
-    (version.as_slice() < oldest.as_slice()).then(needed)
+    })
 }
 
 pub fn guard(shape: &Shape) -> Guard {

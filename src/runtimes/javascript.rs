@@ -50,12 +50,11 @@ pub(super) fn runtime(
         found: found.to_owned(),
     };
     // The interpreter may load any file in its roots, so they are checked before it is run.
-    let asked = || {
-        outside(&runtime, off_limits).ok()?;
-        probe.and_then(|probe| probe.version(&binary.real).ok())
-    };
     let version = told
-        .or_else(asked)
+        .or_else(|| {
+            outside(&runtime, off_limits).ok()?;
+            probe.and_then(|probe| probe.version(&binary.real).ok())
+        })
         .unwrap_or_else(|| "unknown (its files do not say)".to_owned());
     runtime.version = version.trim_start_matches('v').to_owned();
     Ok(runtime)
@@ -64,16 +63,16 @@ pub(super) fn runtime(
 /// `include/node/node_version.h`, which comes with node's own archives and packages.
 fn header_version(prefix: &Path) -> Option<String> {
     let text = small_text(&prefix.join("include/node/node_version.h"))?;
-    let number = |name: &str| {
+    fn number(name: &str, text: &str) -> Option<u32> {
         let line = text
             .lines()
             .find_map(|line| line.strip_prefix("#define ")?.strip_prefix(name))?;
         line.trim().parse::<u32>().ok()
-    };
+    }
     let parts = (
-        number("NODE_MAJOR_VERSION ")?,
-        number("NODE_MINOR_VERSION ")?,
-        number("NODE_PATCH_VERSION ")?,
+        number("NODE_MAJOR_VERSION ", &text)?,
+        number("NODE_MINOR_VERSION ", &text)?,
+        number("NODE_PATCH_VERSION ", &text)?,
     );
     Some(format!("{}.{}.{}", parts.0, parts.1, parts.2))
 }

@@ -175,20 +175,22 @@ fn binary(
         return Ok(found);
     }
     let Some(probe) = probe else {
-        let (path, name) = (found.path.display(), language.name());
+        let path = found.path.display();
+        let name = language.name();
         return Err(format!(
             "{path} is not a {name} interpreter, but a launcher or something else; name the \
             interpreter"
         ));
     };
     let found = follow(&probe.executable(language, &found.path)?, off_limits)?;
-    match found.runs(language)? {
-        true => Ok(found),
-        false => Err(format!(
+    if found.runs(language)? {
+        Ok(found)
+    } else {
+        Err(format!(
             "it leads to {}, which is not a {} interpreter",
             found.real.display(),
             language.name()
-        )),
+        ))
     }
 }
 

@@ -55,12 +55,12 @@ impl<'a> InterpreterProbe<'a> {
         let trusted = folders.iter().filter(|folder| trust::path(folder).is_ok());
         // Launchers obey files in the home: that of somebody else (which sudo can leave in HOME) is
         // not used.
-        let own =
-            |home: &OsString| Path::new(home).is_absolute() && trust::path(Path::new(home)).is_ok();
         InterpreterProbe {
             search_path: std::env::join_paths(trusted).unwrap_or_default(),
             home: std::env::var_os("HOME")
-                .filter(own)
+                .filter(|home: &OsString| {
+                    Path::new(home).is_absolute() && trust::path(Path::new(home)).is_ok()
+                })
                 .unwrap_or_else(|| "/".into()),
             off_limits,
             cache,
@@ -149,7 +149,9 @@ impl<'a> InterpreterProbe<'a> {
     /// Runs `program` with no variables but PATH and HOME; returns its first line of output, if it
     /// succeeds in time.
     fn run(&self, program: &Path, question: &[&str]) -> Result<String, String> {
-        let failed = |e: io::Error| format!("it could not be run: {e}");
+        fn failed(e: io::Error) -> String {
+            format!("it could not be run: {e}")
+        }
         // A file, not a pipe: a process that is left running cannot keep us waiting for the end of
         // it.
         let mut output = tempfile::tempfile().map_err(failed)?;

@@ -87,15 +87,15 @@ struct Environment {
 fn environment_of(path: &Path) -> Option<Environment> {
     let folder = path.parent()?.parent()?;
     let text = small_text(&folder.join("pyvenv.cfg"))?;
-    let value = |key: &str| {
+    fn value(key: &str, text: &str) -> Option<String> {
         let line = text
             .lines()
             .filter_map(|line| line.split_once('='))
             .find(|(name, _)| name.trim() == key)?;
         Some(line.1.trim().to_owned())
-    };
-    let home = PathBuf::from(value("home")?);
-    let version = value("version_info").or_else(|| value("version"));
+    }
+    let home = PathBuf::from(value("home", &text)?);
+    let version = value("version_info", &text).or_else(|| value("version", &text));
     Some(Environment {
         folder: folder.to_owned(),
         home,
@@ -170,7 +170,10 @@ fn version_of(prefix: &Path, minor: &str) -> String {
 /// `3.11` of `3.11.7` and of `3.11`.
 fn first_two(version: &str) -> Option<String> {
     let mut parts = version.split('.');
-    let (major, minor) = (parts.next()?, parts.next()?);
-    let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    let major = parts.next()?;
+    let minor = parts.next()?;
+    fn digits(text: &str) -> bool {
+        !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
+    }
     (digits(major) && digits(minor)).then(|| format!("{major}.{minor}"))
 }

@@ -125,14 +125,12 @@ impl OffLimits {
     pub(super) fn below(&self, folder: &Path) -> Option<String> {
         let mounts = Mounts::current();
         let tools = self.tools.iter().find(|tools| mounts.holds(folder, tools));
-        let written = || {
+        let words = tools.map(|tools| format!("the tool folder {}", tools.display()));
+        words.or_else(|| {
             self.written
                 .places()
                 .find(|place| mounts.holds(folder, &place.tree))
-        };
-        let words = tools.map(|tools| format!("the tool folder {}", tools.display()));
-        words.or_else(|| {
-            written().map(|place| format!("{}, where {}", place.tree.display(), place.writer()))
+                .map(|place| format!("{}, where {}", place.tree.display(), place.writer()))
         })
     }
 

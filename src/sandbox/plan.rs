@@ -102,11 +102,11 @@ impl Plan {
 
     /// The tool's last step: execute, with these arguments and this environment and no other.
     pub fn execute(&mut self, program: Program, arguments: &[String], environment: &[String]) {
-        let strings = |list: &[String]| {
+        fn strings(list: &[String]) -> Vec<CString> {
             list.iter()
                 .map(|s| CString::new(s.as_str()).unwrap_or_default())
                 .collect()
-        };
+        }
         self.arguments = strings(arguments);
         self.environment = Hidden(strings(environment));
         self.add_tool("view", Step::Execute(program));

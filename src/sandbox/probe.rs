@@ -115,9 +115,9 @@ fn path(wanted: &PathProbe) -> ProbeResult {
 /// Attempts that no confinement grants, one in scratch, which each call has, and sockets, which
 /// need granted `hosts`.
 fn fixed(hosts: bool) -> Vec<ProbeResult> {
-    let socket = |family| {
+    fn socket(family: AddressFamily) -> Result<(), Errno> {
         nix::sys::socket::socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).map(drop)
-    };
+    }
     let bound = nix::sys::socket::socket(
         AddressFamily::Inet,
         SockType::Stream,
@@ -141,17 +141,17 @@ fn fixed(hosts: bool) -> Vec<ProbeResult> {
         None::<&str>,
     );
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let field = |name: &str| {
+    fn field(name: &str, status: &str) -> String {
         status
             .lines()
             .find_map(|l| l.strip_prefix(name))
             .unwrap_or("")
             .trim()
             .to_owned()
-    };
+    }
     let capable = ["CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:"]
         .iter()
-        .any(|c| !field(c).bytes().all(|b| b == b'0'));
+        .any(|c| !field(c, &status).bytes().all(|b| b == b'0'));
     // Pid 1 is the init of the call.
     let own = std::process::id();
     let others = std::fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -163,7 +163,9 @@ fn fixed(hosts: bool) -> Vec<ProbeResult> {
         })
         .count();
     let open = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
-    let yes = |could: bool| if could { Ok(()) } else { Err(Errno::EPERM) };
+    fn yes(could: bool) -> Result<(), Errno> {
+        if could { Ok(()) } else { Err(Errno::EPERM) }
+    }
     vec![
         tried("make a file in /tmp (scratch)", true, scratch),
         tried("make an IPv4 socket", hosts, socket(AddressFamily::Inet)),
@@ -192,12 +194,12 @@ fn fixed(hosts: bool) -> Vec<ProbeResult> {
         tried(
             "gain privileges by executing",
             false,
-            yes(field("NoNewPrivs:") != "1"),
+            yes(field("NoNewPrivs:", &status) != "1"),
         ),
         tried(
             "make any system call (no filter)",
             false,
-            yes(field("Seccomp:") != "2"),
+            yes(field("Seccomp:", &status) != "2"),
         ),
         // 0, 1, 2 and the descriptor of the listing itself.
         tried("use a descriptor of the host", false, yes(open > 4)),

@@ -147,7 +147,8 @@ fn record(socket: OwnedFd, found: &File, rules: &Recorded) -> Result<(), Errno> 
     // that is closed.
     let _ = socket.into_raw_fd();
     sys::close_range(2, false)?;
-    let (socket, found) = (messages::adopt(0), File::from(messages::adopt(1)));
+    let socket = messages::adopt(0);
+    let found = File::from(messages::adopt(1));
     let listener = listener(&socket)?;
     drop(socket);
     let proc = files::handle(Path::new("/proc"))?;
@@ -158,7 +159,8 @@ fn record(socket: OwnedFd, found: &File, rules: &Recorded) -> Result<(), Errno> 
         full: false,
         unread: false,
     };
-    let (mut init, mut inside) = (None, false);
+    let mut init = None;
+    let mut inside = false;
     loop {
         let mut wait = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
         match poll(&mut wait, PollTimeout::NONE) {
@@ -198,12 +200,14 @@ fn record(socket: OwnedFd, found: &File, rules: &Recorded) -> Result<(), Errno> 
             (Some(errno), _) => entries.call(notif.number, errno),
             (None, Some(init)) if notif.thread != init && !entries.full => {
                 inside = inside || enter(&proc, notif.thread)?;
-                let valid = || sys::is_valid(listener.as_fd(), notif.id);
-                match inside {
-                    true => named
-                        .iter()
-                        .for_each(|named| entries.file(&proc, &notif, named, valid)),
-                    false => entries.unread(),
+                if inside {
+                    named.iter().for_each(|named| {
+                        entries.file(&proc, &notif, named, || {
+                            sys::is_valid(listener.as_fd(), notif.id)
+                        })
+                    })
+                } else {
+                    entries.unread()
                 }
             }
             (None, Some(_)) => {}
@@ -263,9 +267,10 @@ impl Entries {
         }
         self.full = self.keys.len() >= MAX_EVENTS
             || !self.write(&Note::Attempt(attempt.clone()), MAX_EVENT_BYTES);
-        match self.full {
-            true => _ = self.write(&Note::Full, u64::MAX),
-            false => _ = self.keys.insert(attempt),
+        if self.full {
+            _ = self.write(&Note::Full, u64::MAX)
+        } else {
+            _ = self.keys.insert(attempt)
         }
     }
 
@@ -362,12 +367,19 @@ impl Entries {
 
 /// What open(2) with these flags would do.
 fn open_operation(flags: u64) -> (Operation, LinkHandling) {
-    let any = |bits: i32| flags & bits as u64 != 0;
-    let changes = any(libc::O_WRONLY | libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC);
-    let last = match () {
-        () if any(libc::O_CREAT) && any(libc::O_EXCL) => LinkHandling::CreateNew,
-        () if any(libc::O_NOFOLLOW) => LinkHandling::NoFollow,
-        () => LinkHandling::Follow,
+    fn any(bits: i32, flags: &u64) -> bool {
+        *flags & bits as u64 != 0
+    }
+    let changes = any(
+        libc::O_WRONLY | libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC,
+        &flags,
+    );
+    let last = if any(libc::O_CREAT, &flags) && any(libc::O_EXCL, &flags) {
+        LinkHandling::CreateNew
+    } else if any(libc::O_NOFOLLOW, &flags) {
+        LinkHandling::NoFollow
+    } else {
+        LinkHandling::Follow
     };
     (
         if changes {
@@ -545,18 +557,20 @@ fn rule(
     };
     // The view's own tree holds folders that lead to grants, and nothing of the host.
     let own = || Ok(fstat(file)?.st_dev == fstat(&open(AT_FDCWD, b"/", false)?)?.st_dev);
-    let special = || {
-        there
-            && [SFlag::S_IFCHR, SFlag::S_IFIFO, SFlag::S_IFSOCK]
-                .iter()
-                .any(|kind| is(file, *kind))
-    };
     let mount = fstatvfs(file)?.flags();
     Ok(match operation {
         _ if !there && own()? => Some(NOT_SHOWN),
         // The call fails because the file exists, not for lack of a grant.
         Operation::Write if there && last == LinkHandling::CreateNew => None,
-        Operation::Write if mount.contains(FsFlags::ST_RDONLY) && !special() => Some(READ_ONLY),
+        Operation::Write
+            if mount.contains(FsFlags::ST_RDONLY)
+                && !(there
+                    && [SFlag::S_IFCHR, SFlag::S_IFIFO, SFlag::S_IFSOCK]
+                        .iter()
+                        .any(|kind| is(file, *kind))) =>
+        {
+            Some(READ_ONLY)
+        }
         Operation::Run if there && mount.contains(FsFlags::ST_NOEXEC) => Some(WRITABLE),
         _ => None,
     })

@@ -47,13 +47,14 @@ fn stack() -> (Vec<u8>, *mut libc::c_void) {
 /// pid 1's use of our memory. Only that process keeps the gate's reading end until it executes or
 /// exits, and we wait for that.
 pub fn spawn(plan: &Plan) -> Result<(i32, OwnedFd), Problem> {
-    let pointers = |list: &[CString]| -> Vec<*const libc::c_char> {
+    fn pointers(list: &[CString]) -> Vec<*const i8> {
         list.iter()
             .map(|s| s.as_ptr())
             .chain(std::iter::once(std::ptr::null()))
             .collect()
-    };
-    let ((_own, own_top), (_tool, tool_top)) = (stack(), stack());
+    }
+    let (_own, own_top) = stack();
+    let (_tool, tool_top) = stack();
     let (reading, writing) = nix::unistd::pipe2(OFlag::O_CLOEXEC)
         .map_err(Problem::from_wall("namespaces", "pipe2(2)"))?;
     let child = Child {
@@ -254,7 +255,8 @@ fn perform(child: &Child, step: &Step) -> libc::c_long {
                     return -1;
                 }
                 let nothing = [std::ptr::null::<libc::c_char>()];
-                let (path, flags) = (c"".as_ptr(), libc::AT_EMPTY_PATH);
+                let path = c"".as_ptr();
+                let flags = libc::AT_EMPTY_PATH;
                 libc::syscall(
                     libc::SYS_execveat,
                     *fd,

@@ -56,11 +56,9 @@ pub fn close_range(first: u32, on_exec_only: bool) -> Result<(), Errno> {
 pub fn copy_access_list(from: BorrowedFd, name: &CStr, to: BorrowedFd) -> Result<bool, Errno> {
     let from =
         CString::new(format!("/proc/self/fd/{}", from.as_raw_fd())).map_err(|_| Errno::EINVAL)?;
-    let (mut list, to, own) = (
-        vec![0u8; MAX_ATTRIBUTE_BYTES],
-        to.as_raw_fd(),
-        ACCESS_LIST.as_ptr(),
-    );
+    let mut list = vec![0u8; MAX_ATTRIBUTE_BYTES];
+    let to = to.as_raw_fd();
+    let own = ACCESS_LIST.as_ptr();
     // SAFETY: each text ends with a zero byte, and the buffer has the length that is given.
     let length = unsafe {
         libc::getxattr(
@@ -158,7 +156,9 @@ pub fn wait4(pid: i32, block: bool) -> Result<Option<ExitReport>, Errno> {
     if check(result.into())? == 0 {
         return Ok(None);
     }
-    let ms = |t: libc::timeval| (t.tv_sec as u64) * 1000 + (t.tv_usec as u64) / 1000;
+    fn ms(t: libc::timeval) -> u64 {
+        (t.tv_sec as u64) * 1000 + (t.tv_usec as u64) / 1000
+    }
     let cpu_ms = ms(usage.ru_utime) + ms(usage.ru_stime);
     Ok(Some(ExitReport {
         status,
@@ -232,12 +232,15 @@ pub fn mount_setattr(
 pub fn tmpfs(options: &[(&str, String)], attributes: u64) -> Result<OwnedFd, Errno> {
     const FSCONFIG_SET_STRING: libc::c_uint = 1;
     const FSCONFIG_CMD_CREATE: libc::c_uint = 6;
-    let text = |s: &str| CString::new(s).map_err(|_| Errno::EINVAL);
+    fn text(s: &str) -> Result<CString, Errno> {
+        CString::new(s).map_err(|_| Errno::EINVAL)
+    }
     // SAFETY: constant strings and numbers; fresh descriptors.
     let fs =
         adopt(check(unsafe { libc::syscall(libc::SYS_fsopen, c"tmpfs".as_ptr(), 1) })? as RawFd);
     for (key, value) in options {
-        let (key, value) = (text(key)?, text(value)?);
+        let key = text(key)?;
+        let value = text(value)?;
         // SAFETY: a live descriptor and NUL-terminated strings that outlive the call.
         check(unsafe {
             libc::syscall(
@@ -276,15 +279,14 @@ pub fn tmpfs(options: &[(&str, String)], attributes: u64) -> Result<OwnedFd, Err
 /// The last capability this kernel knows: PR_CAPBSET_READ fails for later ones.
 pub fn last_capability() -> u32 {
     // SAFETY: numbers only.
-    let known =
-        |number: &u32| unsafe { libc::prctl(libc::PR_CAPBSET_READ, libc::c_ulong::from(*number), 0, 0, 0) } >= 0;
-    (0..64).take_while(known).last().unwrap_or(63)
+    (0..64).take_while(|number: &u32| unsafe { libc::prctl(libc::PR_CAPBSET_READ, libc::c_ulong::from(*number), 0, 0, 0) } >= 0).last().unwrap_or(63)
 }
 
 /// Resets all signals, so that none is ignored or blocked: the tool inherits both. (By system
 /// calls, since the C library reserves two signals.)
 pub fn reset_signals() {
-    let (usual, none) = ([0u64; 4], 0u64);
+    let usual = [0u64; 4];
+    let none = 0u64;
     for signal in 1..=64 {
         // SAFETY: `usual` has the layout of the kernel's struct sigaction (handler, flags,
         // restorer, mask), and zeroes are SIG_DFL. SIGKILL and SIGSTOP answer EINVAL, which changes
@@ -509,10 +511,8 @@ pub fn init_code() -> &'static [u8] {
     }
     // SAFETY: both are labels of one block of constants, the second behind the first.
     unsafe {
-        let (start, end) = (
-            (&raw const toolhost_init_code).cast::<u8>(),
-            (&raw const toolhost_init_end).cast::<u8>(),
-        );
+        let start = (&raw const toolhost_init_code).cast::<u8>();
+        let end = (&raw const toolhost_init_end).cast::<u8>();
         std::slice::from_raw_parts(start, end.offset_from_unsigned(start))
     }
 }

@@ -26,10 +26,13 @@ fn attack(script: &str, environment: &[&str], raise: impl FnOnce(&mut Plan)) -> 
             to: 1,
         },
     );
-    let text = |s: &str| CString::new(s).expect("no NUL");
     let arguments = ["sh".to_owned(), "-c".to_owned(), script.to_owned()];
     let environment: Vec<String> = environment.iter().map(|s| (*s).to_owned()).collect();
-    plan.execute(Program::Path(text("/bin/sh")), &arguments, &environment);
+    plan.execute(
+        Program::Path(CString::new("/bin/sh").expect("no NUL")),
+        &arguments,
+        &environment,
+    );
     // There is no init, so the one process performs the tool's steps.
     let tool = std::mem::take(&mut plan.tool);
     plan.steps.extend(tool);
@@ -60,11 +63,15 @@ fn seccomp() {
 try: socket.socket(); print(\"socket\")
 except OSError as e: print(e.errno)'";
     assert_eq!(attack(script, &[PATH], |_| {}).1, "socket", "control");
-    let alone = |plan: &mut Plan| {
-        privileges::no_new(plan);
-        seccomp::raise(plan, &seccomp::program(false, false, false), None);
-    };
-    assert_eq!(attack(script, &[PATH], alone).1, "1", "EPERM");
+    assert_eq!(
+        attack(script, &[PATH], |plan: &mut Plan| {
+            privileges::no_new(plan);
+            seccomp::raise(plan, &seccomp::program(false, false, false), None);
+        })
+        .1,
+        "1",
+        "EPERM"
+    );
 }
 
 #[test]
@@ -79,11 +86,14 @@ fn landlock() {
         .allow(&open("/"), true, landlock::Right::ReadRun)
         .expect("a rule");
     let ruleset = rules.done().expect("a ruleset");
-    let alone = |plan: &mut Plan| {
-        privileges::no_new(plan);
-        landlock::raise(plan, &ruleset);
-    };
-    assert_ne!(attack(&script, &[PATH], alone).0, 0);
+    assert_ne!(
+        attack(&script, &[PATH], |plan: &mut Plan| {
+            privileges::no_new(plan);
+            landlock::raise(plan, &ruleset);
+        })
+        .0,
+        0
+    );
     assert!(!file.exists(), "nothing was written");
 }
 
@@ -93,13 +103,13 @@ fn privileges() {
     if nix::unistd::geteuid().is_root() {
         assert_ne!(attack(script, &[PATH], |_| {}).1, "0", "control");
     }
-    let alone = |plan: &mut Plan| {
+    fn alone(plan: &mut Plan) {
         privileges::no_new(plan);
         // Without a user namespace only root may empty the bounding set.
         if nix::unistd::geteuid().is_root() {
             privileges::drop_all(plan, privileges::last_capability());
         }
-    };
+    }
     let left = if nix::unistd::geteuid().is_root() {
         script.to_owned()
     } else {
@@ -144,11 +154,22 @@ fn descriptors() {
     let leak = nix::fcntl::open("/etc/hostname", OFlag::O_RDONLY, Mode::empty()).expect("a file");
     let script = format!("test -e /proc/self/fd/{}", leak.as_raw_fd());
     assert_eq!(attack(&script, &[PATH], |_| {}).0, 0, "control");
-    let alone = |plan: &mut Plan| plan.add("descriptors", Step::CloseOnExecFrom(3));
-    assert_eq!(attack(&script, &[PATH], alone).0, 1);
+    assert_eq!(
+        attack(&script, &[PATH], |plan: &mut Plan| plan
+            .add("descriptors", Step::CloseOnExecFrom(3)))
+        .0,
+        1
+    );
     let stdio = std::fs::File::open("/dev/null").expect("null");
-    let whole = |plan: &mut Plan| descriptors::raise(plan, [stdio.as_raw_fd(); 3], None);
-    assert_eq!(attack(&script, &[PATH], whole).0, 1);
+    assert_eq!(
+        attack(&script, &[PATH], |plan: &mut Plan| descriptors::raise(
+            plan,
+            [stdio.as_raw_fd(); 3],
+            None
+        ))
+        .0,
+        1
+    );
 }
 
 #[test]
@@ -195,12 +216,12 @@ fn identity() {
         own.to_string(),
         "control"
     );
-    let alone = |plan: &mut Plan| {
-        plan.namespaces = nix::libc::CLONE_NEWUSER;
-        identity::raise(plan, own);
-    };
     assert_eq!(
-        attack(script, &[PATH], alone).1,
+        attack(script, &[PATH], |plan: &mut Plan| {
+            plan.namespaces = nix::libc::CLONE_NEWUSER;
+            identity::raise(plan, own);
+        })
+        .1,
         identity::GUEST.to_string()
     );
 }
@@ -265,12 +286,12 @@ fn network_of_granted_hosts() {
     use std::net::{TcpListener, TcpStream, UdpSocket};
     let alone = std::thread::spawn(|| {
         const KEPT: &str = "/proc/sys/net/ipv4/ip_local_reserved_ports";
-        let unreachable = |result: std::io::Result<()>| {
+        fn unreachable(result: std::io::Result<()>) {
             assert_eq!(
                 result.expect_err("no route").raw_os_error(),
                 Some(nix::libc::ENETUNREACH)
             );
-        };
+        }
         super::network::raise().expect("a network namespace");
         let sockets = super::network::open(&[80, 40_000]).expect("the wall");
         assert_eq!(sockets.len(), 4);
@@ -294,10 +315,8 @@ fn network_of_granted_hosts() {
         }
         unreachable(TcpStream::connect("192.0.2.1:53").map(drop));
         for own in ["127.0.0.1:0", "[::1]:0", "198.18.0.1:0"] {
-            let (one, other) = (
-                UdpSocket::bind(own).expect("a socket"),
-                UdpSocket::bind(own).expect("a socket"),
-            );
+            let one = UdpSocket::bind(own).expect("a socket");
+            let other = UdpSocket::bind(own).expect("a socket");
             unreachable(
                 other
                     .send_to(b"x", one.local_addr().expect("its address"))
@@ -307,12 +326,12 @@ fn network_of_granted_hosts() {
         // Without a listener a socket can connect to itself (RFC 9293, 3.5), unless its port is
         // reserved.
         drop(sockets);
-        let own = || {
+        fn own() -> Result<u16, std::io::Error> {
             std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", "40000 40000")
                 .expect("one port");
             TcpStream::connect("127.0.0.1:40000")
                 .map(|met| met.local_addr().expect("its address").port())
-        };
+        }
         assert_eq!(
             own().expect_err("no port").raw_os_error(),
             Some(nix::libc::EADDRNOTAVAIL)

@@ -139,10 +139,8 @@ impl Service {
                 "Send only members that the parameters of the tool declare, and fewer values.";
             return Err(Fault::new(Kind::ParameterValidationError, message).details(details));
         }
-        let (question, timeout) = (
-            self.question(target, record),
-            self.components.settings.approval_timeout,
-        );
+        let question = self.question(target, record);
+        let timeout = self.components.settings.approval_timeout;
         record.step_aside();
         let _open = self.begin_question()?;
         self.calls.change(&record.id, |call| call.is_asking = true);
@@ -178,20 +176,19 @@ impl Service {
         self.calls.change(&record.id, |call| {
             (call.question, call.is_asking) = (None, false)
         });
-        let not_agreed = |rest: &str| {
+        fn not_agreed(rest: &str) -> Fault {
             Fault::new(
                 Kind::AuthorizationError,
                 format!("A person was asked about this call{rest}"),
             )
-        };
-        let late = || {
-            not_agreed(&format!(
+        }
+        let (rule, fault) = match answer.unwrap_or_else(|_| {
+            Err(not_agreed(&format!(
                 ", and did not answer within {} s.",
                 timeout.as_secs()
             ))
-            .retryable()
-        };
-        let (rule, fault) = match answer.unwrap_or_else(|_| Err(late()))? {
+            .retryable())
+        })? {
             Answer::Approved { by } => {
                 record.approved(&by);
                 return self.reacquire_slot(target, record).await;

@@ -121,13 +121,12 @@ pub fn config(text: &str) -> Result<Map<String, Value>, Fault> {
 /// The time limit that a config sets. Its other members are ignored here, except a misspelt name of
 /// the time limit, which is refused.
 pub fn timeout_ms(config: &Map<String, Value>) -> Result<Option<u64>, Fault> {
-    let meant = |name: &&String| {
-        ["timeout", "timeoutms"].contains(&name.replace(['_', '-'], "").to_lowercase().as_str())
-    };
     if let Some(name) = config
         .keys()
         .filter(|name| *name != "timeoutMs")
-        .find(meant)
+        .find(|name: &&String| {
+            ["timeout", "timeoutms"].contains(&name.replace(['_', '-'], "").to_lowercase().as_str())
+        })
     {
         let words = format!(
             "The config's '{}' is not known. Did you mean 'timeoutMs'?",

@@ -74,10 +74,8 @@ impl Breakers {
     /// Refuses a call whose breaker is open. `runs`: the call is about to run. When the wait is
     /// over one call probes; others are refused until it has ended.
     pub fn enter(self: &Arc<Self>, call: BreakerCall, runs: bool) -> Result<Attempt, Fault> {
-        let (all, own) = (
-            (None, call.runs.clone()),
-            (Some(call.caller.clone()), call.runs.clone()),
-        );
+        let all = (None, call.runs.clone());
+        let own = (Some(call.caller.clone()), call.runs.clone());
         let wanted = if call.is_own {
             vec![own]
         } else {
@@ -89,13 +87,15 @@ impl Breakers {
             keys: Vec::new(),
         };
         for key in wanted {
-            let (mut rows, now) = (lock(&self.0), now());
+            let mut rows = lock(&self.0);
+            let now = now();
             let mut probe = false;
             if let Some(row) = rows.get_mut(&key)
                 && let Some(until) = row.until
             {
                 if until > now {
-                    let (tool, failures) = (&attempt.call.tool, row.failures);
+                    let tool = &attempt.call.tool;
+                    let failures = row.failures;
                     let words = format!(
                         "Circuit breaker open for {tool}: its last {failures} calls failed."
                     );
@@ -115,30 +115,31 @@ impl Breakers {
 
     /// The breakers with failures: those of one caller, or all.
     pub fn states(&self, caller: Option<&str>) -> Vec<BreakerState> {
-        let (now, rows) = (now(), lock(&self.0));
+        let now = now();
+        let rows = lock(&self.0);
         let shown = rows
             .iter()
             .filter(|((of, _), _)| caller.is_none_or(|caller| of.as_deref() == Some(caller)));
-        let state = |((caller, _), row): (&Key, &Row)| {
-            let left = row.until.map(|until| until.saturating_sub(now));
-            let state = left.map_or(
-                "closed",
-                |left| if left.is_zero() { "half-open" } else { "open" },
-            );
-            let (caller, tool, retry_after_ms) = (
-                caller.clone(),
-                row.tool.clone(),
-                left.map(crate::base::millis),
-            );
-            BreakerState {
-                caller,
-                tool,
-                state,
-                failures: row.failures,
-                retry_after_ms,
-            }
-        };
-        let mut states: Vec<BreakerState> = shown.map(state).collect();
+        let mut states: Vec<BreakerState> = shown
+            .map(|((caller, _), row): (&Key, &Row)| {
+                let left = row.until.map(|until| until.saturating_sub(now));
+                let state =
+                    left.map_or(
+                        "closed",
+                        |left| if left.is_zero() { "half-open" } else { "open" },
+                    );
+                let caller = caller.clone();
+                let tool = row.tool.clone();
+                let retry_after_ms = left.map(crate::base::millis);
+                BreakerState {
+                    caller,
+                    tool,
+                    state,
+                    failures: row.failures,
+                    retry_after_ms,
+                }
+            })
+            .collect();
         states.sort_by(|a, b| (&a.tool, &a.caller).cmp(&(&b.tool, &b.caller)));
         states
     }
@@ -147,7 +148,9 @@ impl Breakers {
 impl Attempt {
     /// Counts how the call ended. `None`: successfully. `crashed`: by a signal or a trap.
     pub fn ended(mut self, fault: Option<&Fault>, crashed: bool) {
-        let (mut rows, now, own) = (lock(&self.breakers.0), now(), self.keys.len() - 1);
+        let mut rows = lock(&self.breakers.0);
+        let now = now();
+        let own = self.keys.len() - 1;
         let Some(fault) = fault else {
             for (key, probe) in std::mem::take(&mut self.keys) {
                 // A call that began before the breaker opened does not close it.

@@ -53,7 +53,9 @@ impl CallEnded {
     /// The output of `--verbose`: cut, and without control characters. `known`: what was noted
     /// before the end.
     pub fn verbose(&self, known: &Verbose) -> Verbose {
-        let block = |text: &str| printable_block(&cut_to(text, VERBOSE_TEXT));
+        fn block(text: &str) -> String {
+            printable_block(&cut_to(text, VERBOSE_TEXT))
+        }
         // What runs in this process has no standard output.
         let answer = self
             .report
@@ -161,7 +163,9 @@ impl Stage {
 
 /// The first violations, and how many more there are.
 pub(super) fn violations(fault: Option<(Kind, &str)>, denials: &[Denial]) -> Vec<Value> {
-    let part = |text: &str| cut_to(text, PART);
+    fn part(text: &str) -> String {
+        cut_to(text, PART)
+    }
     let broken = fault.filter(|(kind, _)| {
         matches!(kind.origin(), Origin::Policy)
             || matches!(kind, Kind::TimeoutError | Kind::ResourceLimitError)

@@ -35,10 +35,8 @@ impl Rights {
                 operator,
             }
         };
-        let (principal, caller) = (
-            caller.user.clone(),
-            callers.map_or_else(|| caller.clone(), counts_as),
-        );
+        let principal = caller.user.clone();
+        let caller = callers.map_or_else(|| caller.clone(), counts_as);
         Rights {
             callers: callers.cloned(),
             caller,
@@ -68,7 +66,8 @@ impl Rights {
 
     /// Says, for the person, why the caller may not call this tool.
     pub fn withheld(&self, id: &str) -> String {
-        let (user, id) = (printable(&self.caller.user), printable(&head(id, 100)));
+        let user = printable(&self.caller.user);
+        let id = printable(&head(id, 100));
         let place = self.callers.as_ref().map(|callers| match self.rule() {
             Some(rule) => format!(
                 "its entry, {}, does not name it in `tools`",
@@ -173,13 +172,11 @@ impl DecisionCache {
             .map_err(|fault| {
                 let id = reference.split('@').next().unwrap_or(reference);
                 // The same work for a tool that does not exist, so that the time reveals nothing.
-                let (withheld, own) = (
-                    rights.withheld(id),
-                    fault
-                        .person
-                        .clone()
-                        .map_or_else(String::new, |own| own + "; "),
-                );
+                let withheld = rights.withheld(id);
+                let own = fault
+                    .person
+                    .clone()
+                    .map_or_else(String::new, |own| own + "; ");
                 if rights.may_call(id) {
                     fault
                 } else {

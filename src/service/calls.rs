@@ -124,8 +124,10 @@ impl OpenCall {
     /// Records how the call ended. Only the first end counts.
     pub fn end(&self, fault: Option<Kind>) {
         let mut calls = lock(&self.calls.0);
-        let open = |call: &&mut CallEntry| call.state.phase != Phase::Ended;
-        let Some(call) = calls.get_mut(&self.id).filter(open) else {
+        let Some(call) = calls
+            .get_mut(&self.id)
+            .filter(|call: &&mut CallEntry| call.state.phase != Phase::Ended)
+        else {
             return;
         };
         (call.state.phase, call.question) = (Phase::Ended, None);
@@ -191,9 +193,12 @@ impl Service {
     /// Cancels an open call of this caller (`who`), or any call for an operator. False: the call
     /// does not exist.
     pub fn cancel(&self, caller: &Caller, id: &str) -> bool {
-        let sees = |state: &CallState| caller.sees(&state.caller, &state.principal);
         self.calls
-            .change(id, |call| sees(&call.state).then(|| call.cancel.cancel()))
+            .change(id, |call| {
+                caller
+                    .sees(&call.state.caller, &call.state.principal)
+                    .then(|| call.cancel.cancel())
+            })
             .flatten()
             .is_some()
     }

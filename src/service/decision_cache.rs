@@ -88,7 +88,8 @@ impl DecisionCache {
             return Ok(decided);
         }
         let (this, tool, stamps) = (Arc::clone(self), Arc::clone(tool), script_stamps(tool));
-        let (is_long, id) = (stamps.is_long(), tool.manifest.id.clone());
+        let is_long = stamps.is_long();
+        let id = tool.manifest.id.clone();
         let decide = move || this.decide_and_insert(&tool, stamps);
         if is_long {
             until.run(true, decide).await

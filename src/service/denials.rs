@@ -58,7 +58,8 @@ pub(super) fn observed(
         let ask = (*refusal == RefusalReason::NotGranted)
             .then(|| suggest_host_grant(&event.target, about))
             .flatten();
-        let (operation, target) = (operation(event.what).to_owned(), event.target.clone());
+        let operation = operation(event.what).to_owned();
+        let target = event.target.clone();
         let denial = Denial {
             operation,
             target,
@@ -94,7 +95,9 @@ pub(super) fn observed(
 
 /// The hosts of the URLs in a text, each once: the first few.
 fn hosts_in(text: &str) -> impl Iterator<Item = &str> {
-    let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | ':');
+    fn is_part(c: char) -> bool {
+        c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | ':')
+    }
     let after = text
         .split("://")
         .skip(1)
@@ -217,11 +220,9 @@ pub(super) fn limit(
     } else {
         Narrower::Policy
     };
-    let (operation, target, rule) = (
-        LIMIT.to_owned(),
-        limit.name().to_owned(),
-        format!("at most {allowed}"),
-    );
+    let operation = LIMIT.to_owned();
+    let target = limit.name().to_owned();
+    let rule = format!("at most {allowed}");
     Some(Denial {
         operation,
         target,
@@ -238,7 +239,8 @@ fn denial_of(attempt: &Attempt, about: &DenialContext) -> Denial {
         Operation::Read | Operation::Run => policy::RequestKind::Read,
         Operation::Write => policy::RequestKind::Write,
         Operation::Call => {
-            let (target, rule) = (attempt.target.clone(), format!("seccomp: {}", attempt.rule));
+            let target = attempt.target.clone();
+            let rule = format!("seccomp: {}", attempt.rule);
             let narrower = Narrower::House.name().to_owned();
             return Denial {
                 operation: "call".to_owned(),
@@ -287,11 +289,16 @@ fn denial_of(attempt: &Attempt, about: &DenialContext) -> Denial {
 /// Whether everybody on this machine may read the file and list its folder. If the file is missing,
 /// the nearest existing folder counts. No grant is proposed for other files.
 fn is_open_to_all(path: &Path) -> bool {
-    let facts = |path: &Path| path.metadata().ok();
-    let open = |facts: Metadata| match facts.is_dir() {
-        true => facts.mode() & 0o005 == 0o005,
-        false => facts.mode() & 0o004 == 0o004,
-    };
+    fn facts(path: &Path) -> Option<Metadata> {
+        path.metadata().ok()
+    }
+    fn open(facts: Metadata) -> bool {
+        if facts.is_dir() {
+            facts.mode() & 0o005 == 0o005
+        } else {
+            facts.mode() & 0o004 == 0o004
+        }
+    }
     let there = path.ancestors().find_map(|path| Some((path, facts(path)?)));
     there.is_some_and(|(there, found)| {
         let folder = there.parent();
@@ -378,7 +385,9 @@ pub(super) fn hints(
         ([], others) => Some(format!("Also refused, perhaps unrelated: {}.", few(others))),
         (spoken_of, _) => Some(format!("Refused: {}.", few(spoken_of))),
     };
-    let join = |all: String, more: String| all + "\n" + &more;
+    fn join(all: String, more: String) -> String {
+        all + "\n" + &more
+    }
     let package = (fault.kind == Kind::ScriptError)
         .then(|| missing_package(&words, tool))
         .flatten();
@@ -395,14 +404,15 @@ pub(super) fn hints(
         .into_iter()
         .flatten()
         .reduce(join);
-    let look = || {
+    (
+        anyone,
+        person.or_else(|| {
+            (fault.kind == Kind::ScriptError).then(|| {
         format!(
             "`toolhost audit {tool}` shows its grants, `toolhost call {tool} --explain` its denials"
         )
-    };
-    (
-        anyone,
-        person.or_else(|| (fault.kind == Kind::ScriptError).then(look)),
+    })
+        }),
     )
 }
 
@@ -422,15 +432,12 @@ fn missing_package(words: &str, tool: &str) -> Option<String> {
         .split(['\'', '"'])
         .next()
         .filter(|name| !name.starts_with(['.', '/']) && !name.starts_with("file:"))?;
-    let how = match tool == policy::RUN_CODE {
-        true => {
-            "the code of a call can use what comes with its interpreter, and the packages that its \
+    let how = if tool == policy::RUN_CODE {
+        "the code of a call can use what comes with its interpreter, and the packages that its \
             policy names"
-        }
-        false => {
-            "this host installs what a file beside the script asks for, where the policy allows it \
+    } else {
+        "this host installs what a file beside the script asks for, where the policy allows it \
             (docs/PACKAGES.md)"
-        }
     };
     Some(format!(
         "The package '{}' is not installed: {how}.",
@@ -496,16 +503,19 @@ impl DenialContext<'_> {
     /// Whether only the caller names this: whoever calls a tool may not choose what its person is
     /// asked to grant.
     fn only_caller_names(&self, name: &str) -> bool {
-        let holds = |text: &str| text.to_lowercase().contains(&name.to_lowercase());
-        holds(&self.arguments) && !holds(&self.script)
+        fn holds(text: &str, name: &str) -> bool {
+            text.to_lowercase().contains(&name.to_lowercase())
+        }
+        holds(&self.arguments, name) && !holds(&self.script, name)
     }
 
     /// The file of the policy that decided; else words for a policy to write.
     fn policy_file(&self) -> String {
         let id = self.decision.tool.split('@').next().unwrap_or_default();
-        match self.decision.policy_file.as_os_str().is_empty() {
-            true => format!("a policy that names {id}"),
-            false => path(&self.decision.policy_file),
+        if self.decision.policy_file.as_os_str().is_empty() {
+            format!("a policy that names {id}")
+        } else {
+            path(&self.decision.policy_file)
         }
     }
 
@@ -635,13 +645,12 @@ fn suggest_file_grant(
         .parent()
         .filter(|_| own.is_none())
         .and_then(Path::to_str);
-    let by_caller = |name: &str| about.only_caller_names(name) && !about.script.contains(text);
     if file
         .file_name()
         .and_then(|name| name.to_str())
         .into_iter()
         .chain(folder)
-        .any(by_caller)
+        .any(|name: &str| about.only_caller_names(name) && !about.script.contains(text))
     {
         return None;
     }

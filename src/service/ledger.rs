@@ -140,7 +140,10 @@ pub fn look_back(
     ledger: Option<&Ledger>,
     written: &WritablePaths,
 ) -> Result<(), Fault> {
-    let near = |all: &WritablePaths| -> (Option<String>, Vec<WritablePath>) {
+    fn near(
+        all: &WritablePaths,
+        shape: &Arc<policy::Shape>,
+    ) -> (Option<String>, Vec<WritablePath>) {
         let writer = shape
             .script
             .as_deref()
@@ -150,10 +153,10 @@ pub fn look_back(
             writer,
             folders.flat_map(|folder| all.around(folder)).collect(),
         )
-    };
-    let (mut writer, mut places) = near(written);
+    }
+    let (mut writer, mut places) = near(written, shape);
     if let Some(ledger) = ledger {
-        let (earlier, more) = ledger.read(|known| near(&known.places))?;
+        let (earlier, more) = ledger.read(|known| near(&known.places, shape))?;
         writer = writer.or(earlier);
         places.extend(more);
     }
@@ -185,10 +188,10 @@ pub fn check_unwritten<'a>(
     written: &WritablePaths,
 ) -> Result<(), Fault> {
     for file in files {
-        let earlier = || ledger.read(|known| known.places.writer_on_path(file));
-        let writer = written
-            .writer_on_path(file)
-            .map_or_else(earlier, |known| Ok(Some(known)))?;
+        let writer = written.writer_on_path(file).map_or_else(
+            || ledger.read(|known| known.places.writer_on_path(file)),
+            |known| Ok(Some(known)),
+        )?;
         if let Some((path, who)) = writer {
             let message = "a secret of this tool comes from a file that a tool could write, so \
                 nothing was run";
@@ -212,7 +215,9 @@ impl KnownPlaces {
             }
             facts => facts?,
         };
-        let file = |facts: &Metadata| (facts.dev(), facts.ino());
+        fn file(facts: &Metadata) -> (u64, u64) {
+            (facts.dev(), facts.ino())
+        }
         trustworthy(facts.mode(), facts.uid()).map_err(io::Error::other)?;
         if file(&facts) == self.file && facts.len() == self.until {
             return Ok(());

@@ -328,12 +328,13 @@ impl Service {
 
     /// Logs an alert about a caller that policy keeps refusing.
     fn alert(&self, ended: &CallEnded, principal: &str) {
-        let refused =
-            |fault: &Fault| matches!(fault.kind, Kind::SecurityError | Kind::AuthorizationError);
-        if ended.report.error.as_ref().is_some_and(refused) && self.limiter.should_alert(principal)
+        if ended.report.error.as_ref().is_some_and(|fault: &Fault| {
+            matches!(fault.kind, Kind::SecurityError | Kind::AuthorizationError)
+        }) && self.limiter.should_alert(principal)
         {
             let caller = printable(&head(&ended.caller, 200));
-            let (call, trace) = (&ended.report.id, &ended.line.trace);
+            let call = &ended.report.id;
+            let trace = &ended.line.trace;
             tracing::error!(target: "toolhost::alert", caller, call, trace, "policy keeps refusing \
                 this caller");
         }

@@ -35,7 +35,9 @@ const BEGINNINGS: [(&str, &[u8]); 6] = [
 /// What the ending means: the output, or the error. `printed`: the end of stdout. The record of the
 /// call masks and escapes the fault's words.
 pub fn judge(ending: Ending, logs: &[String], printed: &[String]) -> Result<ToolAnswer, Fault> {
-    let script = |message: String| Fault::new(Kind::ScriptError, message);
+    fn script(message: String) -> Fault {
+        Fault::new(Kind::ScriptError, message)
+    }
     Err(match ending {
         Ending::Answered(answer) => return Ok(answer),
         Ending::Exited { code } => {
@@ -186,7 +188,8 @@ fn with_logs(mut fault: Fault, logs: &[String], printed: &[String], silent: &str
     // A line of our own shim is the message already.
     let own = format!("toolhost: {}", fault.message);
     let logs: Vec<String> = logs.iter().filter(|line| **line != own).cloned().collect();
-    let (stderr, stdout) = (tail(&logs), tail(printed));
+    let stderr = tail(&logs);
+    let stdout = tail(printed);
     let alone = fault.details.is_none() && stdout.is_empty();
     let parts = [
         fault.details.take().unwrap_or_default(),
@@ -456,23 +459,23 @@ impl AskableClient {
 impl<'a> OutputKind<'a> {
     /// Determines what an answer is. Malformed `$content` or `$ask` is refused.
     pub fn read(answer: &'a str) -> Result<OutputKind<'a>, Fault> {
-        let has = |name: &str| {
+        fn has(name: &str, answer: &str) -> bool {
             let pointer = format!("/{name}");
             answer.starts_with('{')
                 && answer.contains(name)
                 && crate::base::json::member(answer, &pointer).is_some()
-        };
-        let wrong = |shape: &str, why: String| {
+        }
+        fn wrong(shape: &str, why: String) -> Fault {
             let message = format!("The tool's answer is not a valid `{shape}`.");
             Fault::new(Kind::OutputValidationError, message).details(format!("{why}."))
-        };
-        if has("$content") {
+        }
+        if has("$content", answer) {
             let content: Content =
                 serde_json::from_str(answer).map_err(|e| wrong("$content", e.to_string()))?;
             check(content.blocks.get()).map_err(|why| wrong("$content", why))?;
             return Ok(OutputKind::Content(content));
         }
-        if has("$ask") {
+        if has("$ask", answer) {
             if answer.len() > MAX_QUESTION_BYTES {
                 return Err(wrong(
                     "$ask",
@@ -605,9 +608,10 @@ fn check_media(kind: &str, mime: &str, data: &str) -> Result<(), String> {
     }
     let bytes = decode_base64(data)?;
     let beginning = BEGINNINGS.iter().find(|(known, _)| *known == mime);
-    match beginning.is_none_or(|(_, beginning)| bytes.starts_with(beginning)) {
-        true => Ok(()),
-        false => Err(format!("its data is not {mime}")),
+    if beginning.is_none_or(|(_, beginning)| bytes.starts_with(beginning)) {
+        Ok(())
+    } else {
+        Err(format!("its data is not {mime}"))
     }
 }
 
@@ -619,24 +623,25 @@ fn decode_base64(data: &str) -> Result<Vec<u8>, String> {
 
 /// Accepts `type/subtype`, with plain parameters only.
 fn check_mime(mime: &str) -> Result<(), String> {
-    let token = |part: &str| {
+    fn token(part: &str) -> bool {
         !part.is_empty()
             && part
                 .bytes()
                 .all(|b| b.is_ascii_alphanumeric() || b"!#$&-^_.+".contains(&b))
-    };
+    }
     let (bare, more) = mime.split_once(';').unwrap_or((mime, ""));
     let plain = more
         .bytes()
         .all(|b| b.is_ascii_alphanumeric() || b" =-_.+;".contains(&b));
-    match bare
+    if bare
         .split_once('/')
         .is_some_and(|(kind, of)| token(kind) && token(of))
         && plain
         && mime.len() <= 200
     {
-        true => Ok(()),
-        false => Err("its mimeType is not a media type (type/subtype)".to_owned()),
+        Ok(())
+    } else {
+        Err("its mimeType is not a media type (type/subtype)".to_owned())
     }
 }
 
@@ -652,9 +657,10 @@ fn check_link(uri: &str, mime: Option<&str>) -> Result<(), String> {
         && is_printable(uri)
         && !["javascript", "data", "vbscript", "file"]
             .contains(&scheme.to_ascii_lowercase().as_str());
-    match good {
-        true => mime.map_or(Ok(()), check_mime),
-        false => Err("its uri is not the address of a resource".to_owned()),
+    if good {
+        mime.map_or(Ok(()), check_mime)
+    } else {
+        Err("its uri is not the address of a resource".to_owned())
     }
 }
 

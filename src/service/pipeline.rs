@@ -213,7 +213,8 @@ impl Service {
         stream: &mut EventStream,
         record: &mut CallRecord,
     ) -> Result<bool, Fault> {
-        let (rights, tools) = (&target.found.rights, &target.tools);
+        let rights = &target.found.rights;
+        let tools = &target.tools;
         if record
             .slot()
             .is_some_and(|slot| !self.limiter.charge_to(slot, rights, tools))
@@ -249,7 +250,8 @@ impl Service {
     /// Charges the answer, as the last step before the call runs. If there is no room, the call
     /// waits without a slot.
     async fn charge_answer(&self, target: &Target, record: &mut CallRecord) -> Result<bool, Fault> {
-        let (bytes, principal) = (target.output_bytes(), &target.found.rights.principal);
+        let bytes = target.output_bytes();
+        let principal = &target.found.rights.principal;
         let Some(slot) = record.slot() else {
             return Ok(false);
         };
@@ -667,13 +669,15 @@ impl StreamedAnswer {
                     Some(text) => text,
                     None => {
                         self.flush(record, stream).await?;
-                        let (mask, is_long) = (
-                            record.mask(),
-                            part.as_str().len() > quantity::LARGE_TEXT_BYTES,
-                        );
-                        let read =
-                            move || mask.read(part.as_str()).unwrap_or_else(|| part.to_string());
-                        stream.push(Event::Part(self.deadline.run(is_long, read).await?));
+                        let mask = record.mask();
+                        let is_long = part.as_str().len() > quantity::LARGE_TEXT_BYTES;
+                        stream.push(Event::Part(
+                            self.deadline
+                                .run(is_long, move || {
+                                    mask.read(part.as_str()).unwrap_or_else(|| part.to_string())
+                                })
+                                .await?,
+                        ));
                         return Ok(());
                     }
                 };
@@ -712,7 +716,8 @@ async fn check_arguments(
     (timeout_ms, deadline): (Option<u64>, &CallDeadline),
     record: &mut CallRecord,
 ) -> Result<Value, Fault> {
-    let (long, arguments) = (arguments.are_long(), arguments.clone());
+    let long = arguments.are_long();
+    let arguments = arguments.clone();
     let (given, written) = deadline.run(long, move || arguments.decode()).await??;
     let given = arguments::with_timeout(manifest, given, timeout_ms);
     let long = manifest
@@ -725,11 +730,12 @@ async fn check_arguments(
         .await?;
     record.given(hidden);
     let tool = manifest.clone();
-    let check = move || -> Result<(redact::Masked, Value), Fault> {
-        let input = crate::manifest::arguments::check_written(&tool, given, &written)?;
-        Ok((redact::of_arguments(&tool, &input), input))
-    };
-    let (hidden, input) = deadline.run(long, check).await??;
+    let (hidden, input) = deadline
+        .run(long, move || -> Result<(redact::Masked, Value), Fault> {
+            let input = crate::manifest::arguments::check_written(&tool, given, &written)?;
+            Ok((redact::of_arguments(&tool, &input), input))
+        })
+        .await??;
     record.given(hidden);
     Ok(input)
 }
@@ -742,7 +748,8 @@ fn judge_outcome(
     own: Option<Vec<PathBuf>>,
     record: &mut CallRecord,
 ) -> Result<(Option<Value>, ToolAnswer), Fault> {
-    let (decision, tool) = (&target.decided.decision, &target.found.tool);
+    let decision = &target.decided.decision;
+    let tool = &target.found.tool;
     let traffic = lock(&record.traffic()).clone();
     // The text of the script that ran, to find names in it; empty if it cannot be read.
     let is_refused =

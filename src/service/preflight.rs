@@ -145,11 +145,12 @@ pub(super) fn unavailable(tool: &registry::Tool, needs: &[Need]) -> Fault {
         needs.join("; ")
     );
     let fault = Fault::new(Kind::CapabilityError, message);
-    match needs.iter().any(|need| need.pointer == "/handler/language") {
-        true => fault.person(
+    if needs.iter().any(|need| need.pointer == "/handler/language") {
+        fault.person(
             "`toolhost doctor` shows which runtimes were found, and why others were passed over",
-        ),
-        false => fault,
+        )
+    } else {
+        fault
     }
 }
 

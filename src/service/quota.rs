@@ -183,14 +183,16 @@ impl Limiter {
     /// Counts a call that is about to run against its tools: one that was refused before this uses
     /// up nothing.
     pub(super) fn starts(&self, rights: &Rights, tools: &[String]) -> Result<(), Fault> {
-        let rate = |tool: &String| {
-            Some((
-                format!("tool {tool}"),
-                rights.limit(tool)?.calls_per_minute?,
-                String::new(),
-            ))
-        };
-        let rates = tools.iter().filter_map(rate).collect();
+        let rates = tools
+            .iter()
+            .filter_map(|tool: &String| {
+                Some((
+                    format!("tool {tool}"),
+                    rights.limit(tool)?.calls_per_minute?,
+                    String::new(),
+                ))
+            })
+            .collect();
         self.rate(rates, |limit| {
             format!("This tool may be called {limit} times a minute.")
         })
@@ -204,7 +206,9 @@ impl Limiter {
         words: impl Fn(u32) -> String,
     ) -> Result<(), Fault> {
         let refused = |limit, wait| held_back(Kind::RateLimitError, &words(limit), wait);
-        let (now, mut rates, mut next) = (now(), lock(&self.rates), Vec::new());
+        let now = now();
+        let mut rates = lock(&self.rates);
+        let mut next = Vec::new();
         for (name, limit, by) in counted {
             // A changed limit begins with a whole minute.
             let key = format!("{name} {limit}");
@@ -365,13 +369,12 @@ impl Limiter {
             .running
             .enter_as(claim(&self.running, rights, tools, true), 1);
         let place = tokio::time::timeout(at_most, place).await;
-        let late = |_| {
+        slot.running = Some(place.map_err(|_| {
             full(format!(
                 "No slot for this call was free for {} s.",
                 at_most.as_secs_f32()
             ))
-        };
-        slot.running = Some(place.map_err(late)?);
+        })?);
         Ok(())
     }
 }

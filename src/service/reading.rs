@@ -88,9 +88,10 @@ impl AnswerRules {
         if shown.len() as u64 > self.max_bytes {
             return Err(output::over_limit(Limit::OutputBytes, self.max_bytes));
         }
-        let text = match hid_secrets || escaped.is_some() {
-            true => Text::checked(shown).unwrap_or_else(|| Text::from(&json!(HIDDEN))),
-            false => output.clone(),
+        let text = if hid_secrets || escaped.is_some() {
+            Text::checked(shown).unwrap_or_else(|| Text::from(&json!(HIDDEN)))
+        } else {
+            output.clone()
         };
         let kind = if self.envelope.is_some() {
             OutputKind::Plain
@@ -101,7 +102,8 @@ impl AnswerRules {
             let start = part.as_ptr() as usize - text.as_str().as_ptr() as usize;
             start..start + part.len()
         };
-        let (mut content, mut questions) = (None, None);
+        let mut content = None;
+        let mut questions = None;
         match kind {
             OutputKind::Content(parts) => {
                 content = Some((

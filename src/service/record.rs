@@ -124,10 +124,12 @@ impl Confined {
 
 impl CallRecord {
     pub fn begin(request: &CallRequest, span: CallSpan) -> CallRecord {
-        let (received_at, verbose) = (Instant::now(), request.verbose.then(Box::default));
-        let (id, part) = (request.id.clone().unwrap_or_else(new_id), |text: &str| {
+        let received_at = Instant::now();
+        let verbose = request.verbose.then(Box::default);
+        let id = request.id.clone().unwrap_or_else(new_id);
+        fn part(text: &str) -> String {
             cut_to(text, PART)
-        });
+        }
         let line = AuditRecord {
             time: jiff::Timestamp::now().to_string(),
             call: id.clone(),
@@ -479,17 +481,15 @@ impl CallRecord {
             .iter()
             .filter(|artifact| !artifact.published)
             .collect();
-        let line = |artifact: &&executor::Artifact| {
+        fn line(artifact: &&executor::Artifact) -> String {
             let why = artifact
                 .dropped_because
                 .as_deref()
                 .unwrap_or("it was dropped");
             format!("not published: {}: {why}", artifact.path)
-        };
-        let (failed, lines) = (
-            missing.iter().any(|file| file.failed),
-            missing.iter().map(line).collect::<Vec<_>>(),
-        );
+        }
+        let failed = missing.iter().any(|file| file.failed);
+        let lines = missing.iter().map(line).collect::<Vec<_>>();
         let ShownArguments { mask, host, .. } = &self.arguments;
         for (mask, notes) in [(host, &mut self.notes.all), (mask, &mut self.notes.told)] {
             notes.extend(few(lines.iter().map(|line| shown(mask, line)).collect()));
@@ -528,9 +528,13 @@ impl CallRecord {
         let is_long = text
             .as_ref()
             .is_some_and(|text| text.len() > LARGE_TEXT_BYTES);
-        let (mask, mut stream) = (self.arguments.mask.clone(), std::mem::take(buffer));
-        let read = move || (mask.piece(&mut stream, text.as_deref()), stream);
-        let (shown, stream) = deadline.run(is_long, read).await?;
+        let mask = self.arguments.mask.clone();
+        let mut stream = std::mem::take(buffer);
+        let (shown, stream) = deadline
+            .run(is_long, move || {
+                (mask.piece(&mut stream, text.as_deref()), stream)
+            })
+            .await?;
         *buffer = stream;
         if buffer.hid {
             self.notes_hidden();
@@ -579,12 +583,13 @@ impl CallRecord {
     /// Makes the one value that the call leaves, and has it recorded, logged, traced and counted.
     pub fn end(&mut self, result: Result<ToolAnswer, Fault>) -> CallEnded {
         // A call that was cancelled while it ran cannot be made again.
-        let result = result.map_err(
-            |fault| match self.ran && fault.kind == Kind::CancelledError {
-                true => output::cancelled_midway(fault),
-                false => fault,
-            },
-        );
+        let result = result.map_err(|fault| {
+            if self.ran && fault.kind == Kind::CancelledError {
+                output::cancelled_midway(fault)
+            } else {
+                fault
+            }
+        });
         let took = self.received_at.elapsed();
         if !self.ran || self.report.usage == executor::Usage::default() {
             self.report.usage.wall_ms = millis(took);
@@ -668,7 +673,6 @@ impl CallRecord {
     /// What an operator reads: searched for secrets of this host alone, so that no caller hides
     /// what a tool did.
     fn line(&self, fault: Option<&Fault>) -> AuditRecord {
-        let part = |text: &str| cut_to(text, PART);
         let host = &self.arguments.host;
         let message = fault.map(|fault| shown(host, &fault.message));
         let denials = shown_denials(host, &self.report.denials.observed);
@@ -691,7 +695,11 @@ impl CallRecord {
             digests: self.report.digests.clone(),
             decision,
             rule,
-            service: service.flatten().filter(|_| self.ran).as_deref().map(part),
+            service: service
+                .flatten()
+                .filter(|_| self.ran)
+                .as_deref()
+                .map(|text: &str| cut_to(text, PART)),
             outcome: fault.map_or_else(|| "success".to_owned(), |fault| fault.kind.to_string()),
             violations: violations(
                 fault.map(|fault| fault.kind).zip(message.as_deref()),

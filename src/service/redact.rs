@@ -82,16 +82,18 @@ pub fn of_arguments(manifest: &Manifest, arguments: &Value) -> Masked {
         }
         _ => None,
     };
-    let plain = || Redacted {
-        mask: Mask::default(),
-        shown: arguments.clone(),
-        hides_unmarked: false,
-    };
     let Redacted {
         mut mask,
         mut shown,
         mut hides_unmarked,
-    } = schema.map_or_else(plain, |schema| hide(schema, arguments));
+    } = schema.map_or_else(
+        || Redacted {
+            mask: Mask::default(),
+            shown: arguments.clone(),
+            hides_unmarked: false,
+        },
+        |schema| hide(schema, arguments),
+    );
     let mut withheld = None;
     for (name, value) in shown.as_object_mut().into_iter().flatten() {
         // An undeclared name may be the misspelt name of a secret.
@@ -174,9 +176,10 @@ impl<'s> Walk<'s> {
             return;
         }
         self.gather(&mut schemas);
-        let secret = |schema: &&Value| schema["writeOnly"] == true || schema["x-secret"] == true;
         let is_plain = value.is_string() || value.is_number();
-        let is_marked = schemas.iter().any(secret);
+        let is_marked = schemas
+            .iter()
+            .any(|schema: &&Value| schema["writeOnly"] == true || schema["x-secret"] == true);
         if is_marked
             || depth > MAX_DEPTH
             // JSON text that is not read yet may be secret in any part.
@@ -203,12 +206,12 @@ impl<'s> Walk<'s> {
         };
         match value {
             Value::Object(fields) => {
-                let lists_names = |schema: &&Value| {
+                fn lists_names(schema: &Value) -> bool {
                     schema["properties"]
                         .as_object()
                         .is_some_and(|names| !names.is_empty())
-                };
-                let lists_names = depth > 0 && schemas.iter().any(lists_names);
+                }
+                let lists_names = depth > 0 && schemas.iter().any(|schema| lists_names(schema));
                 for (name, field) in fields {
                     let own: Vec<_> = schemas
                         .iter()

@@ -53,9 +53,10 @@ pub const MAX_NAME_BYTES: usize = 256;
 
 /// The name of a user.
 pub fn user_name(name: &str) -> Result<String, String> {
-    match name.len() <= MAX_NAME_BYTES {
-        true => Ok(name.to_owned()),
-        false => Err(format!("user must be at most {MAX_NAME_BYTES} bytes.")),
+    if name.len() <= MAX_NAME_BYTES {
+        Ok(name.to_owned())
+    } else {
+        Err(format!("user must be at most {MAX_NAME_BYTES} bytes."))
     }
 }
 

@@ -27,15 +27,15 @@ pub fn decide(
             machine,
         );
     }
-    let has_lock = |allowed: &Allowance| {
-        allowed
-            .as_ref()
-            .is_ok_and(|allowed| allowed.lock_file.is_some())
-    };
-    if tool.manifest.handler.runs_no_script() && decision.package_rules.values().any(has_lock) {
-        let run = |language| of_source(tool, language, snapshot, policies, machine);
+    if tool.manifest.handler.runs_no_script()
+        && decision.package_rules.values().any(|allowed: &Allowance| {
+            allowed
+                .as_ref()
+                .is_ok_and(|allowed| allowed.lock_file.is_some())
+        })
+    {
         decision.runs = [Language::Python, Language::Nodejs]
-            .map(run)
+            .map(|language| of_source(tool, language, snapshot, policies, machine))
             .into_iter()
             .filter(|it| it.wanted.is_some() || it.refused().is_some())
             .collect();
@@ -52,10 +52,8 @@ pub(super) fn decide_unlocked(
 ) -> Decision {
     let mut decision = crate::policy::decide(&tool.manifest, &tool.site, policies, machine);
     if let Handler::Script { language, .. } = tool.manifest.handler {
-        let (version, guest) = (
-            decision.runtime.as_ref().map(|r| r.version.clone()),
-            tool.site.is_guest(),
-        );
+        let version = decision.runtime.as_ref().map(|r| r.version.clone());
+        let guest = tool.site.is_guest();
         if let Some(found) = find_beside(
             &tool.site,
             language,
@@ -168,7 +166,6 @@ fn find_beside(
     ignore_lock: bool,
     snapshot: &Snapshot,
 ) -> Option<Result<Option<PackageRequirements>, FileProblem>> {
-    let writer = |path: &Path| snapshot.written.by(path);
     let alone = guest || site.folder == site.base;
     let python = version.filter(|_| language == Language::Python);
     Some(packages::find(&ScriptLocation {
@@ -177,7 +174,7 @@ fn find_beside(
         python,
         alone,
         ignore_lock,
-        writer: &writer,
+        writer: &|path: &Path| snapshot.written.by(path),
     }))
 }
 

@@ -160,13 +160,12 @@ pub fn say(level: &str, line: &str) -> bool {
     if !is_queued() {
         return false;
     }
-    let line = match JSON.load(Ordering::Relaxed) {
-        true => {
-            let time = jiff::Timestamp::now().to_string();
-            json!({"timestamp": time, "level": level, "target": "toolhost", "message": line})
-                .to_string()
-        }
-        false => line.to_owned(),
+    let line = if JSON.load(Ordering::Relaxed) {
+        let time = jiff::Timestamp::now().to_string();
+        json!({"timestamp": time, "level": level, "target": "toolhost", "message": line})
+            .to_string()
+    } else {
+        line.to_owned()
     };
     Queue.write_all(format!("{line}\n").as_bytes()).is_ok()
 }

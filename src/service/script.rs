@@ -35,7 +35,9 @@ impl ScriptArguments {
             ScriptMethod::Execute => "scriptPath",
             ScriptMethod::RunCode => "code",
         };
-        let text = |value: Value| serde_json::from_value::<String>(value).ok();
+        fn text(value: Value) -> Option<String> {
+            serde_json::from_value::<String>(value).ok()
+        }
         let at_least = format!("an integer of at least {}", quantity::MIN_TIMEOUT_MS);
         let mut fields = Fields {
             fields,
@@ -49,19 +51,22 @@ impl ScriptArguments {
                 .flaws
                 .push(format!("Input parameter '{needed}' is required."));
         }
-        let language = |value: Value| Language::from_word(value.as_str()?);
-        let millis =
-            |value: Value| json::whole(&value).filter(|ms| *ms >= quantity::MIN_TIMEOUT_MS);
         fields.take("toolId", "a string", text);
         let read = ScriptArguments {
             script: script.unwrap_or_default(),
-            language: fields.take("language", "one of: python, nodejs, bun, wasm", language),
+            language: fields.take(
+                "language",
+                "one of: python, nodejs, bun, wasm",
+                |value: Value| Language::from_word(value.as_str()?),
+            ),
             input: fields
                 .take("inputData", "an object", |value| {
                     value.is_object().then_some(value)
                 })
                 .unwrap_or_else(|| Value::Object(Map::new())),
-            timeout_ms: fields.take("timeoutMs", &at_least, millis),
+            timeout_ms: fields.take("timeoutMs", &at_least, |value: Value| {
+                json::whole(&value).filter(|ms| *ms >= quantity::MIN_TIMEOUT_MS)
+            }),
             env: match method {
                 ScriptMethod::Execute => fields.take("env", "an object of strings", |env| {
                     serde_json::from_value(env).ok()
@@ -71,13 +76,12 @@ impl ScriptArguments {
             .unwrap_or_default(),
         };
         let Fields { fields, mut flaws } = fields;
-        let unknown = |name: &String| {
+        flaws.extend(fields.keys().map(|name: &String| {
             format!(
                 "Input parameter '{}' is not a known parameter.",
                 name.escape_debug()
             )
-        };
-        flaws.extend(fields.keys().map(unknown));
+        }));
         if flaws.is_empty() {
             Ok(read)
         } else {

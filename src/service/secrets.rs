@@ -45,23 +45,22 @@ pub(super) async fn read_all(
     left: Duration,
 ) -> Result<Vec<String>, Fault> {
     let within = left.min(READ_TIMEOUT);
-    let read = async |secret| {
+    try_join_all(secrets.iter().map(async |secret| {
         let value = tokio::time::timeout(within, read(secret, caller)).await;
-        let late = || {
-            Err(format!(
-                "it could not be read within {:.1} s",
-                within.as_secs_f64()
-            ))
-        };
         let value = value
-            .unwrap_or_else(|_| late())
+            .unwrap_or_else(|_| {
+                Err(format!(
+                    "it could not be read within {:.1} s",
+                    within.as_secs_f64()
+                ))
+            })
             .and_then(|value| match value.len() {
                 ..MIN_SECRET_BYTES => Err(TOO_SHORT.to_owned()),
                 _ => Ok(value),
             });
         value.map_err(|why| fault(secret, &why))
-    };
-    try_join_all(secrets.iter().map(read)).await
+    }))
+    .await
 }
 
 /// Gives a call its secrets: to the relay, or as variables. Its record masks them.
@@ -136,7 +135,8 @@ async fn read(secret: &SecretGrant, caller: &str) -> Result<String, String> {
             .map_err(|_| NOT_SET.to_owned())?
             .into_bytes(),
         SecretSource::File(_) | SecretSource::CallerFile(_) => {
-            let (from, caller) = (secret.from.clone(), caller.to_owned());
+            let from = secret.from.clone();
+            let caller = caller.to_owned();
             tokio::task::spawn_blocking(move || read_file(&from, &caller))
                 .await
                 .map_err(|e| e.to_string())??
@@ -161,11 +161,10 @@ async fn read(secret: &SecretGrant, caller: &str) -> Result<String, String> {
             "it is longer than {MAX_HEADER_BYTES} bytes, too long for a header"
         ));
     }
-    let good = |c: char| match secret.header {
+    if !value.chars().all(|c: char| match secret.header {
         Some(_) => (' '..='\u{7e}').contains(&c),
         None => c != '\0',
-    };
-    if !value.chars().all(good) {
+    }) {
         return Err(
             "it holds a character that is not allowed there (such as a line break)".to_owned(),
         );

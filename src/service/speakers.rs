@@ -103,14 +103,16 @@ impl Speakers {
     ) -> Speakers {
         let (tell_ready, ready) = mpsc::channel(calls.len().max(1));
         let mut waiting: VecDeque<_> = calls.into();
-        let named = |(request, _): &mut (CallRequest, Show)| {
-            (
-                request.id.get_or_insert_with(super::new_id).as_str().into(),
-                request.tool.clone(),
-            )
-        };
         let mut speakers = Speakers {
-            calls: waiting.iter_mut().map(named).collect(),
+            calls: waiting
+                .iter_mut()
+                .map(|(request, _): &mut (CallRequest, Show)| {
+                    (
+                        request.id.get_or_insert_with(super::new_id).as_str().into(),
+                        request.tool.clone(),
+                    )
+                })
+                .collect(),
             waiting,
             run: Box::new(move |request, sink| Box::pin(run(request, sink))),
             begun: 0,
@@ -135,10 +137,8 @@ impl Speakers {
             && let Some((request, show)) = self.waiting.pop_front()
         {
             self.begun += 1;
-            let (call, tool) = (
-                request.id.as_deref().unwrap_or_default().into(),
-                request.tool.clone(),
-            );
+            let call = request.id.as_deref().unwrap_or_default().into();
+            let tool = request.tool.clone();
             let (sink, events) = match show {
                 Show::All => Sink::patient(EVENT_QUEUE),
                 Show::Result => (Sink::none(), mpsc::channel(1).1),
@@ -152,7 +152,8 @@ impl Speakers {
                 events,
                 report: maybe_done(report),
             };
-            let (call, ready) = ((self.run)(request, sink), self.tell_ready.clone());
+            let call = (self.run)(request, sink);
+            let ready = self.tell_ready.clone();
             self.tasks.spawn(async move { _ = ended.send(call.await) });
             self.tasks
                 .spawn(async move { _ = ready.send(speaker.with_output().await).await });
@@ -166,7 +167,8 @@ impl Speakers {
         }
         if self.speaker.is_none() {
             let speaker = self.ready.recv().await?;
-            let (call, show) = (speaker.call.clone(), speaker.show);
+            let call = speaker.call.clone();
+            let show = speaker.show;
             self.speaker = Some(speaker);
             if show == Show::All {
                 return Some(StageEvent {

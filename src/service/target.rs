@@ -169,8 +169,10 @@ impl Target {
             || tool.reference(),
             |path| format!("{} {}", tool.reference(), printable(&path)),
         );
-        let (caller, principal) = (rights.caller.user.clone(), rights.principal.clone());
-        let (is_own, rule) = (self.source.is_some(), rights.breaker());
+        let caller = rights.caller.user.clone();
+        let principal = rights.principal.clone();
+        let is_own = self.source.is_some();
+        let rule = rights.breaker();
         breakers.enter(
             BreakerCall {
                 caller,
@@ -201,7 +203,8 @@ impl Service {
             timeout_ms,
             ..
         } = &found;
-        let (decided, timeout_ms) = (decided.clone(), *timeout_ms);
+        let decided = decided.clone();
+        let timeout_ms = *timeout_ms;
         let handler = &tool.manifest.handler;
         let method = match handler {
             Handler::ServiceMethod { .. } => Some(self.components.executors.methods.find(handler)),
@@ -316,13 +319,11 @@ impl Service {
             .iter()
             .try_for_each(|(manifest, _)| rights.accepts(&manifest.id, &input));
         accepted.inspect_err(|_| record.denied_by = Some(rights.name()))?;
-        let (target, machine) = (
-            policy::RunTarget {
-                site: site.clone(),
-                language,
-            },
-            &decisions.rules.machine,
-        );
+        let target = policy::RunTarget {
+            site: site.clone(),
+            language,
+        };
+        let machine = &decisions.rules.machine;
         let decision = policy::decide_run(
             &target,
             &tool.manifest,
@@ -416,10 +417,10 @@ impl Service {
             .refuse_planted(script, &snapshot.written)?;
         // A host that runs as root could show the tool any file; a private one must be named in a
         // manifest.
-        let closed = |path: &Path, bit| {
+        fn closed(path: &Path, bit: u32) -> bool {
             path.symlink_metadata()
                 .is_ok_and(|facts| facts.mode() & bit == 0)
-        };
+        }
         let private = || {
             let folder = script
                 .ancestors()
@@ -476,12 +477,13 @@ fn not_there(fault: Fault, rights: &Rights, script_path: &str, record: &mut Call
     if fault.kind == Kind::SecurityError {
         record.denied_by.get_or_insert_with(|| "script".to_owned());
     }
-    match rights.are_limited() && !fault.by_caller {
-        true => Fault {
+    if rights.are_limited() && !fault.by_caller {
+        Fault {
             person: fault.person,
             ..registry::scripts::not_found(script_path, &[])
-        },
-        false => fault,
+        }
+    } else {
+        fault
     }
 }
 
@@ -535,7 +537,8 @@ async fn fits_owners(
             .parameters
             .as_ref()
             .is_some_and(|schema| schema.takes_long(&given));
-        let (own, input) = (manifest.clone(), given.clone());
+        let own = manifest.clone();
+        let input = given.clone();
         let checked = deadline
             .run(long, move || arguments::check(&own, input, false))
             .await?;
@@ -567,28 +570,31 @@ async fn with_packages(
     decisions: Arc<DecisionCache>,
     deadline: &CallDeadline,
 ) -> Result<policy::Decision, Fault> {
-    let named = |allowed: &policy::Allowance| {
-        allowed
-            .as_ref()
-            .is_ok_and(|allowed| allowed.lock_file.is_some())
-    };
-    let long = decision.package_rules.values().any(named)
+    let long = decision
+        .package_rules
+        .values()
+        .any(|allowed: &policy::Allowance| {
+            allowed
+                .as_ref()
+                .is_ok_and(|allowed| allowed.lock_file.is_some())
+        })
         || site
             .script
             .as_deref()
             .is_some_and(|script| FileStamps::read(script).is_long());
-    let added = move || {
-        requirements::add(
-            &mut decision,
-            &site,
-            (language, true),
-            guest,
-            &decisions.snapshot,
-            &decisions.rules.machine,
-        );
-        decision
-    };
-    deadline.run(long, added).await
+    deadline
+        .run(long, move || {
+            requirements::add(
+                &mut decision,
+                &site,
+                (language, true),
+                guest,
+                &decisions.snapshot,
+                &decisions.rules.machine,
+            );
+            decision
+        })
+        .await
 }
 
 /// Reads the script that a decision runs. `None`: it runs none.
@@ -615,8 +621,11 @@ fn check_env(env: &BTreeMap<String, String>, owners: &[Owner]) -> Result<(), Fau
         .map(|(name, value)| name.len() + value.len() + 2)
         .sum();
     for (name, value) in env {
-        let declared = |(manifest, _): &Owner| manifest.execution.env.contains_key(name);
-        let why = if owners.is_empty() || !owners.iter().all(declared) {
+        let why = if owners.is_empty()
+            || !owners
+                .iter()
+                .all(|(manifest, _): &Owner| manifest.execution.env.contains_key(name))
+        {
             "the script's own manifest does not declare it: add it to execution.env, with a default"
                 .to_owned()
         } else if bytes > quantity::MAX_ENV_BYTES {

@@ -115,14 +115,13 @@ impl Service {
             return;
         };
         let read = tokio::task::spawn_blocking(move || reread()).await;
-        let failed = |e: tokio::task::JoinError| {
+        match read.unwrap_or_else(|e: tokio::task::JoinError| {
             Err(Fault::new(
                 Kind::InternalError,
                 "The tools and policies could not be read again.",
             )
             .person(e.to_string()))
-        };
-        match read.unwrap_or_else(failed) {
+        }) {
             Ok((rules, registry)) => {
                 *lock(&self.rules) = CurrentRules {
                     rules: Arc::new(rules),
@@ -146,7 +145,8 @@ impl Service {
         // First the rules: nothing new may run under old ones.
         match rules {
             Ok(rules) => {
-                let (policies, machine) = (rules.policies.clone(), rules.machine.clone());
+                let policies = rules.policies.clone();
+                let machine = rules.machine.clone();
                 *lock(&self.rules) = CurrentRules {
                     rules: Arc::new(rules),
                     unread: None,
@@ -207,14 +207,11 @@ impl Service {
         }
         let snapshot = self.components.registry.snapshot();
         let mut kept = lock(&self.decisions);
-        let same = |kept: &&Arc<DecisionCache>| {
-            let (snapshot, rules) = (
-                Arc::ptr_eq(&kept.snapshot, &snapshot),
-                Arc::ptr_eq(&kept.rules, &rules),
-            );
+        if let Some(decisions) = kept.as_ref().filter(|kept: &&Arc<DecisionCache>| {
+            let snapshot = Arc::ptr_eq(&kept.snapshot, &snapshot);
+            let rules = Arc::ptr_eq(&kept.rules, &rules);
             snapshot && rules && Arc::ptr_eq(&kept.mounts, &Mounts::current())
-        };
-        if let Some(decisions) = kept.as_ref().filter(same) {
+        }) {
             return Ok(decisions.clone());
         }
         let decisions = Arc::new(DecisionCache::new(snapshot, rules));
@@ -305,10 +302,8 @@ impl Service {
         let decisions = self.decisions()?;
         let tool = decisions.snapshot.find(reference)?;
         let mut decision = decisions.decided(&tool).decision.clone();
-        let (runs, ledger) = (
-            self.runs(&tool.manifest.handler),
-            self.components.audit.ledger(),
-        );
+        let runs = self.runs(&tool.manifest.handler);
+        let ledger = self.components.audit.ledger();
         preflight::foresee(
             &tool,
             &mut decision,
@@ -341,12 +336,12 @@ impl Service {
 
     pub(super) fn executor(&self, handler: &Handler) -> Result<Arc<dyn Executor>, Fault> {
         let executors = &self.components.executors;
-        let lacking = |what: &str| {
+        fn lacking(what: &str) -> Fault {
             Fault::new(
                 Kind::CapabilityError,
                 format!("This host cannot run {what}."),
             )
-        };
+        }
         match handler {
             Handler::Script { language, .. } => self.script_executor(*language),
             Handler::ServiceMethod { .. } => Ok(executors.methods.clone()),

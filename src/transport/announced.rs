@@ -143,26 +143,26 @@ impl Announcements {
 
     /// The announcers, as `status` shows them.
     pub fn status(&self) -> Vec<Value> {
-        let status = |listener: &Arc<Listener>| {
+        self.0.iter().flat_map(|listener: &Arc<Listener>| {
             let connected = matches!(listener.link.state(), LinkState::Connected { .. });
-            let of = |known: &AnnouncerState| {
-                let (name, tools) = (&known.name, known.source.tools());
+            listener.from.values().map(|known: &AnnouncerState| {
+                let name = &known.name;
+ let tools = known.source.tools();
                 let mut status = json!({"announcer": name, "at": listener.at, "connected": connected, "tools": tools});
                 lock(&known.standing)
                     .until
                     .iter()
                     .for_each(|(_, until)| status["until"] = json!(until.to_string()));
                 status
-            };
-            listener.from.values().map(of).collect::<Vec<_>>()
-        };
-        self.0.iter().flat_map(status).collect()
+            }).collect::<Vec<_>>()
+        }).collect()
     }
 }
 
 impl Listener {
     async fn listen(&self, came: &mut mpsc::Receiver<crate::broker::Delivery>) {
-        let (mut quiet, mut unsaid) = (Instant::now(), 0_u64);
+        let mut quiet = Instant::now();
+        let mut unsaid = 0_u64;
         loop {
             let ends = self
                 .from
@@ -257,8 +257,10 @@ impl Listener {
 
     async fn expire(&self) {
         for known in self.from.values() {
-            let is_over = |until: &mut (Instant, Timestamp)| until.0 <= Instant::now();
-            let over = lock(&known.standing).until.take_if(is_over).is_some();
+            let over = lock(&known.standing)
+                .until
+                .take_if(|until: &mut (Instant, Timestamp)| until.0 <= Instant::now())
+                .is_some();
             if over && known.source.update(&Map::new()) == Ok(true) {
                 self.changed(known).await;
             }
@@ -267,14 +269,16 @@ impl Listener {
 
     /// Updates the registry with what an announcer offers now, and logs the result.
     async fn changed(&self, known: &AnnouncerState) {
-        let (service, source) = (self.service.clone(), known.source.clone());
+        let service = self.service.clone();
+        let source = known.source.clone();
         let work =
             tokio::task::spawn_blocking(move || service.refresh_source(registry_id(&source)));
         if let Err(why) = work.await {
             return tracing::error!(target: "toolhost::announced", "the registry failed; please \
                 report it: {why}");
         }
-        let (name, tools) = (&known.name, known.source.tools());
+        let name = &known.name;
+        let tools = known.source.tools();
         if tools.is_empty() {
             return tracing::info!(target: "toolhost::announced", "{name} announces nothing any \
                 more");
@@ -427,7 +431,8 @@ impl AnnouncementSender {
             match found.entry(format!("tool/{}", own.tool_key)) {
                 map::Entry::Vacant(place) => _ = place.insert(own.tool),
                 map::Entry::Occupied(_) => {
-                    let (id, key) = (&tool.manifest.id, &own.tool_key);
+                    let id = &tool.manifest.id;
+                    let key = &own.tool_key;
                     let words = "is not announced: another tool of its [[broker]] has its name,";
                     tracing::warn!(target: "toolhost::announced", "{id} {words} {key}");
                 }

@@ -30,9 +30,10 @@ struct Size(usize);
 impl io::Write for Size {
     fn write(&mut self, part: &[u8]) -> io::Result<usize> {
         self.0 += part.len();
-        match self.0 as u64 > MAX_RESPONSE_BYTES {
-            true => Err(io::ErrorKind::FileTooLarge.into()),
-            false => Ok(part.len()),
+        if self.0 as u64 > MAX_RESPONSE_BYTES {
+            Err(io::ErrorKind::FileTooLarge.into())
+        } else {
+            Ok(part.len())
         }
     }
 

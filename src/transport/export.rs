@@ -41,13 +41,10 @@ pub fn offered(
     called: impl Fn(&str) -> Option<Arc<Tool>>,
     can_call: impl Fn(&Arc<Tool>) -> bool,
 ) -> Vec<Arc<Tool>> {
-    let is_called = |tool: &Tool| {
-        called(&tool.manifest.id).is_some_and(|it| it.reference() == tool.reference())
-    };
     tools.retain(|tool| {
         !tool.manifest.hidden
             && tool.manifest.document().is_none()
-            && is_called(tool)
+            && called(&tool.manifest.id).is_some_and(|it| it.reference() == tool.reference())
             && can_call(tool)
     });
     tools
@@ -80,14 +77,15 @@ pub fn names<'t>(tools: impl IntoIterator<Item = &'t Arc<Tool>>) -> Names {
 /// own schema takes.
 fn entry(tool: &Tool, name: &str, format: Format) -> Value {
     let manifest = &tool.manifest;
-    let (description, input) = (description(manifest), input_schema(manifest));
+    let description = description(manifest);
+    let input = input_schema(manifest);
     let output = manifest.output.as_ref().map(|schema| &schema.raw);
-    let with = |mut entry: Value, key: &str, value: Option<Value>| {
+    fn with(mut entry: Value, key: &str, value: Option<Value>) -> Value {
         if let Some(value) = value {
             entry[key] = value;
         }
         entry
-    };
+    }
     match format {
         Format::OpenAi => {
             let function = json!({"name": name, "description": description, "parameters": input, "strict": false});
@@ -128,7 +126,9 @@ fn fitting(manifest: &Manifest) -> impl Iterator<Item = &Example> {
 /// One tool as text for a prompt: what a model needs to choose it and to call it.
 fn prompt(tool: &Tool) -> String {
     let manifest = &tool.manifest;
-    let json = |value: &Value| text::json(value, false);
+    fn json(value: &Value) -> String {
+        text::json(value, false)
+    }
     let description = description(manifest);
     let mut lines = vec![format!(
         "{} ({})",
@@ -148,10 +148,8 @@ fn prompt(tool: &Tool) -> String {
             .expected_output
             .as_ref()
             .map(|answer| format!(" -> {}", json(answer)));
-        let (words, answer) = (
-            text::printable(&example.description),
-            answer.unwrap_or_default(),
-        );
+        let words = text::printable(&example.description);
+        let answer = answer.unwrap_or_default();
         lines.push(format!(
             "  Example ({words}): {}{answer}",
             json(&example.input)

@@ -52,18 +52,20 @@ impl Names {
 
     /// A text for a model, with names in place of ids.
     pub fn in_text(&self, text: &str) -> String {
-        let in_id = |c: char| c.is_ascii_alphanumeric() || "._:-".contains(c);
-        let word = |word: &str| {
+        fn in_id(c: char) -> bool {
+            c.is_ascii_alphanumeric() || "._:-".contains(c)
+        }
+        fn word(word: &str, self_names: &BTreeMap<String, String>) -> String {
             let id = word.trim_end_matches(['.', ':', '-']);
-            self.names.get(id).map_or_else(
+            self_names.get(id).map_or_else(
                 || word.to_owned(),
                 |name| format!("{name}{}", &word[id.len()..]),
             )
-        };
+        }
         let mut named = String::new();
         for part in text.split_inclusive(|c| !in_id(c)) {
             let end = part.trim_end_matches(|c| !in_id(c)).len();
-            named += &word(&part[..end]);
+            named += &word(&part[..end], &self.names);
             named += &part[end..];
         }
         named
@@ -80,13 +82,13 @@ impl Names {
 /// end, so that the two kinds never collide.
 fn name_of(id: &str) -> String {
     let (space, name) = id.split_once(':').unwrap_or(("", id));
-    let plain = |part: &str| {
+    fn plain(part: &str) -> bool {
         !part.is_empty()
             && !part.contains("__")
             && part
                 .bytes()
                 .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'))
-    };
+    }
     let joined = format!("{space}__{name}");
     let is_plain = plain(space)
         && plain(name)

@@ -83,17 +83,20 @@ fn asks(tool: &registry::Tool, decision: &policy::Decision) -> Vec<Problem> {
     let refused = registry::refused(decision);
     // In mode "narrow" the tool runs with less. A request that no policy can grant is still a
     // mistake.
-    let told = |verdict: &&Verdict| verdict.refuses() && (refused || verdict.never());
-    let problem = |verdict: &Verdict| {
-        let (severity, message) = verdict_in_words(verdict, decision, refused);
-        Problem::new(
-            severity,
-            Code::Security,
-            pointer(verdict, &tool.manifest),
-            message,
-        )
-    };
-    let mut problems: Vec<Problem> = decision.verdicts.iter().filter(told).map(problem).collect();
+    let mut problems: Vec<Problem> = decision
+        .verdicts
+        .iter()
+        .filter(|verdict: &&Verdict| verdict.refuses() && (refused || verdict.never()))
+        .map(|verdict: &Verdict| {
+            let (severity, message) = verdict_in_words(verdict, decision, refused);
+            Problem::new(
+                severity,
+                Code::Security,
+                pointer(verdict, &tool.manifest),
+                message,
+            )
+        })
+        .collect();
     if let Err(fault) = &decision.shape
         && refused
         && problems.is_empty()
@@ -117,7 +120,7 @@ fn find_obstacles(tool: &registry::Tool, decision: &policy::Decision) -> Vec<Pro
     let mut found =
         preflight::obstacles(tool, decision, preflight::shipped(&tool.manifest.handler));
     found.retain(|obstacle| obstacle.kind != Kind::SecurityError);
-    let problem = |obstacle: &Obstacle| {
+    fn problem(obstacle: &Obstacle) -> Problem {
         // A tool that another machine or a later version could run is not a fault of its file.
         let severity = if obstacle.need.mistake {
             Severity::Warning
@@ -126,7 +129,7 @@ fn find_obstacles(tool: &registry::Tool, decision: &policy::Decision) -> Vec<Pro
         };
         let message = format!("unavailable here: {}", obstacle.words());
         Problem::new(severity, Code::Dependency, &*obstacle.need.pointer, message)
-    };
+    }
     found.iter().map(problem).collect()
 }
 
@@ -167,7 +170,6 @@ fn files(tool: &registry::Tool, decision: &policy::Decision) -> Option<Problem> 
 /// tool, and is not.
 fn written_code(decision: &policy::Decision) -> Option<Problem> {
     let shape = decision.shape.as_deref().ok()?;
-    let is_code = |name: &str| Language::of_file_name(name).contains(&shape.runtime.language);
     let found = shape.written.iter().find_map(|area| {
         let below = walkdir::WalkDir::new(area.path())
             .sort_by_file_name()
@@ -176,7 +178,11 @@ fn written_code(decision: &policy::Decision) -> Option<Problem> {
             .flatten();
         let mut code =
             below.filter(|entry| entry.file_type().is_file() && area.holds(entry.path()));
-        code.find(|entry| entry.file_name().to_str().is_some_and(is_code))
+        code.find(|entry| {
+            entry.file_name().to_str().is_some_and(|name: &str| {
+                Language::of_file_name(name).contains(&shape.runtime.language)
+            })
+        })
     })?;
     let place = text::path(found.path());
     let message = format!(
@@ -192,18 +198,21 @@ fn written_code(decision: &policy::Decision) -> Option<Problem> {
 
 /// A live write into a repository outside of the tools' own folders, where people keep code.
 fn repositories(tool: &registry::Tool, decision: &policy::Decision) -> Vec<Problem> {
-    let warning = |grant: &policy::Grant| {
+    let writes = decision
+        .grants
+        .iter()
+        .filter(|grant| grant.access == policy::Access::Write);
+    writes.filter_map(|grant: &policy::Grant| {
         let policy::Opening::Live { path } = &grant.opening else {
             return None;
         };
-        let is_repository = |folder: &&Path| {
+        let repository = path
+            .ancestors()
+            .find(|folder: &&Path| {
             [".git", ".hg"]
                 .iter()
                 .any(|name| folder.join(name).exists())
-        };
-        let repository = path
-            .ancestors()
-            .find(is_repository)
+        })
             .filter(|_| !path.starts_with(&tool.site.base))?;
         let message = format!(
             "it writes live into the repository {}: people and other programs run what lies there \
@@ -216,12 +225,7 @@ fn repositories(tool: &registry::Tool, decision: &policy::Decision) -> Vec<Probl
             item(&tool.manifest, WRITE, &grant.asked),
             message,
         ))
-    };
-    let writes = decision
-        .grants
-        .iter()
-        .filter(|grant| grant.access == policy::Access::Write);
-    writes.filter_map(warning).collect()
+    }).collect()
 }
 
 /// Faults of the script itself: a file that is not a module, or an entry point that the script does
@@ -238,26 +242,32 @@ fn script(tool: &registry::Tool) -> Option<Problem> {
     let file = files::open(tool.site.script.as_deref()?, OFlag::O_NOFOLLOW).ok()?;
     let mut text = Vec::new();
     file.take(MAX_SCRIPT_BYTES).read_to_end(&mut text).ok()?;
-    let error = |pointer, message: String| {
+    fn error(pointer: &str, message: String) -> Option<Problem> {
         Some(Problem::new(
             Severity::Error,
             Code::Dependency,
             pointer,
             message,
         ))
-    };
+    }
     if *language == Language::Wasm {
         return error(
             SCRIPT,
             format!("{}, so every call fails", no_module(&text)?),
         );
     }
-    let (entry, text) = (entry_point.as_deref()?, String::from_utf8_lossy(&text));
-    let is_part = |c: char| !(c.is_alphanumeric() || c == '_' || c == '$');
-    let named = |word: &str| Some(word) == entry.split('.').next();
+    let entry = entry_point.as_deref()?;
+    let text = String::from_utf8_lossy(&text);
+    fn is_part(c: char) -> bool {
+        !(c.is_alphanumeric() || c == '_' || c == '$')
+    }
     // The script must define the function itself, so its name occurs in the text; a default export
     // has no name.
-    if entry == "default" || text.len() as u64 >= MAX_SCRIPT_BYTES || text.split(is_part).any(named)
+    if entry == "default"
+        || text.len() as u64 >= MAX_SCRIPT_BYTES
+        || text
+            .split(is_part)
+            .any(|word: &str| Some(word) == entry.split('.').next())
     {
         return None;
     }
@@ -293,7 +303,8 @@ fn no_module(text: &[u8]) -> Option<String> {
 
 /// TypeScript needs a Node that strips types.
 fn typescript(tool: &registry::Tool, decision: &policy::Decision) -> Option<Problem> {
-    let (runtime, script) = (decision.runtime.as_ref()?, tool.site.script.as_deref()?);
+    let runtime = decision.runtime.as_ref()?;
+    let script = tool.site.script.as_deref()?;
     let is_typescript = Language::of_file_name(script.to_str()?) == [Language::Bun];
     let fails =
         runtime.language == Language::Nodejs && is_typescript && !strips_types(&runtime.version);
@@ -372,13 +383,14 @@ fn pointer(verdict: &Verdict, manifest: &Manifest) -> String {
 fn item(manifest: &Manifest, list: &str, text: &str) -> String {
     let items = manifest.raw.pointer(list).and_then(Value::as_array);
     // A host is shown in its canonical form.
-    let canonical = |item: &str| {
-        host::parse_pattern(item).is_ok_and(|host| list == HOSTS && host.to_string() == text)
-    };
-    let is = |item: &Value| {
-        item.as_str()
-            .is_some_and(|item| item == text || canonical(item))
-    };
-    let index = items.and_then(|items| items.iter().position(is));
+    let index = items.and_then(|items| {
+        items.iter().position(|item: &Value| {
+            item.as_str().is_some_and(|item| {
+                item == text
+                    || host::parse_pattern(item)
+                        .is_ok_and(|host| list == HOSTS && host.to_string() == text)
+            })
+        })
+    });
     index.map_or_else(String::new, |index| format!("{list}/{index}"))
 }

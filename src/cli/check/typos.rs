@@ -71,14 +71,18 @@ impl<'t> ToolIndex<'t> {
             Selector::Exact(id) => suggest::hint(id, self.by_id.keys().copied()),
             _ => String::new(),
         };
-        let message = || {
-            format!(
-                "'{}' names no loaded tool{}",
-                printable(&selector.text()),
-                near()
+        (!is_known).then(|| {
+            warning(
+                Code::Dependency,
+                pointer,
+                at,
+                format!(
+                    "'{}' names no loaded tool{}",
+                    printable(&selector.text()),
+                    near()
+                ),
             )
-        };
-        (!is_known).then(|| warning(Code::Dependency, pointer, at, message()))
+        })
     }
 }
 
@@ -127,16 +131,16 @@ fn unknown_in_callers(callers: &policy::Callers, tools: &ToolIndex) -> Vec<Probl
                 continue;
             };
             let mut versions = tools.by_id.get(id.as_str()).into_iter().flatten();
-            let lacks = |tool: &&&Arc<registry::Tool>| {
+            if let Some(tool) = versions.rfind(|tool: &&&Arc<registry::Tool>| {
                 let known = tool
                     .manifest
                     .parameters
                     .as_ref()
                     .and_then(|schema| schema.raw["properties"].as_object());
                 known.is_some_and(|known| !known.contains_key(&parameter.name))
-            };
-            if let Some(tool) = versions.rfind(lacks) {
-                let (name, tool) = (printable(&parameter.name), tool.reference());
+            }) {
+                let name = printable(&parameter.name);
+                let tool = tool.reference();
                 let message =
                     format!("{tool} has no parameter `{name}`, so this caller can never call it");
                 found.push(warning(
@@ -172,9 +176,9 @@ fn unknown(policy: &Policy, tools: &ToolIndex, machine: &Machine) -> Vec<Problem
             words.map(|words| warning(Code::Security, format!("/tools/{index}"), named.at, words)),
         );
     }
-    let mut missing = |pointer: String, at: At, message: String| {
+    fn missing(pointer: String, at: At, message: String, found: &mut Vec<Problem>) {
         found.push(warning(Code::Dependency, pointer, at, message));
-    };
+    }
     for (index, folder) in policy
         .folders
         .iter()
@@ -185,7 +189,7 @@ fn unknown(policy: &Policy, tools: &ToolIndex, machine: &Machine) -> Vec<Problem
             "the folder {} does not exist, so no tool lies there",
             text::path(&folder.path)
         );
-        missing(format!("/folders/{index}"), folder.at, message);
+        missing(format!("/folders/{index}"), folder.at, message, &mut found);
     }
     for (language, named) in &policy.runtimes {
         if let Some(Err(why)) = machine.named_runtimes.get(&named.path) {
@@ -198,11 +202,13 @@ fn unknown(policy: &Policy, tools: &ToolIndex, machine: &Machine) -> Vec<Problem
                 format!("/runtimes/{}/path", language.name()),
                 named.at,
                 message,
+                &mut found,
             );
         }
     }
     for (ecosystem, entry) in &policy.packages {
-        let (index, name) = (&entry.grant.rules.index, ecosystem.name());
+        let index = &entry.grant.rules.index;
+        let name = ecosystem.name();
         let known = machine
             .indexes
             .keys()
@@ -215,7 +221,12 @@ fn unknown(policy: &Policy, tools: &ToolIndex, machine: &Machine) -> Vec<Problem
                  packages are unavailable; known: {}",
                 known.join(", ")
             );
-            missing(format!("/packages/{name}/index"), entry.at, message);
+            missing(
+                format!("/packages/{name}/index"),
+                entry.at,
+                message,
+                &mut found,
+            );
         }
     }
     for (key, rules) in [("read", &policy.files.read), ("write", &policy.files.write)] {
@@ -226,7 +237,12 @@ fn unknown(policy: &Policy, tools: &ToolIndex, machine: &Machine) -> Vec<Problem
                     printable(&rule.text),
                     text::path(&path)
                 );
-                missing(format!("/files/{key}/{index}/path"), rule.at, message);
+                missing(
+                    format!("/files/{key}/{index}/path"),
+                    rule.at,
+                    message,
+                    &mut found,
+                );
             }
         }
     }
@@ -255,29 +271,39 @@ fn missing_path(
     rule: &policy::Rule,
     folders: Option<&Vec<&PathBuf>>,
 ) -> Option<PathBuf> {
-    let areas: Vec<policy::Area> = match rule.relative {
-        true => folders
+    let areas: Vec<policy::Area> = if rule.relative {
+        folders
             .into_iter()
             .flatten()
             .map(|folder| rule.area_at(folder))
-            .collect(),
-        false => vec![rule.area.clone()],
-    };
-    let exists = |area: &policy::Area| match (key, rule.relative, area) {
-        ("write", true, _) => true,
-        ("write", false, policy::Area::File(file)) => file.parent().is_some_and(Path::exists),
-        _ => area.path().exists(),
+            .collect()
+    } else {
+        vec![rule.area.clone()]
     };
     areas
         .first()
-        .filter(|_| !areas.iter().any(exists))
+        .filter(|_| {
+            !areas
+                .iter()
+                .any(|area: &policy::Area| match (key, rule.relative, area) {
+                    ("write", true, _) => true,
+                    ("write", false, policy::Area::File(file)) => {
+                        file.parent().is_some_and(Path::exists)
+                    }
+                    _ => area.path().exists(),
+                })
+        })
         .map(|area| area.path().to_path_buf())
 }
 
 /// Why a call could not read a secret from here, or could not hide it.
 fn unusable(from: &SecretSource) -> Option<(Code, String)> {
-    let short = |value: &[u8]| value.trim_ascii_end().len() < mask::MIN_SECRET_BYTES;
-    let words = |shown: &str| (Code::Schema, format!("{shown}: {}", service::TOO_SHORT));
+    fn short(value: &[u8]) -> bool {
+        value.trim_ascii_end().len() < mask::MIN_SECRET_BYTES
+    }
+    fn words(shown: &str) -> (Code, String) {
+        (Code::Schema, format!("{shown}: {}", service::TOO_SHORT))
+    }
     if let SecretSource::Env(name) = from {
         let value = std::env::var(name).ok()?;
         return short(value.as_bytes())

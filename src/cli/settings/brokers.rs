@@ -86,13 +86,13 @@ pub(super) fn all(given: Vec<BrokerConfig>, folder: &Path) -> Result<Vec<Broker>
     for (index, given) in given.into_iter().enumerate() {
         let bad = |why: String| format!("[[broker]] number {}: {why}", index + 1);
         let broker = one(given, folder).map_err(bad)?;
-        let queue = |it: &Broker| {
+        fn queue(it: &Broker) -> (String, Topic, String) {
             (
                 it.entry.terms.to_string(),
                 it.entry.request.clone(),
                 it.entry.subscription.clone(),
             )
-        };
+        }
         if found.iter().any(|other| queue(other) == queue(&broker)) {
             return Err(bad(
                 "another [[broker]] reads the same requests: list all tools in one entry"
@@ -100,12 +100,13 @@ pub(super) fn all(given: Vec<BrokerConfig>, folder: &Path) -> Result<Vec<Broker>
             ));
         }
         // If a reply arrived as a request, it would be answered by another reply, without end.
-        let circles = |one: &Broker, other: &Broker| {
-            let (replies, requests) = (&one.entry.response, &other.entry.request);
+        fn circles(one: &Broker, other: &Broker) -> bool {
+            let replies = &one.entry.response;
+            let requests = &other.entry.request;
             // Different topics may have the same exchange name at RabbitMQ.
             one.entry.terms.to_string() == other.entry.terms.to_string()
                 && replies.exchange() == requests.exchange()
-        };
+        }
         if found
             .iter()
             .chain([&broker])
@@ -115,12 +116,12 @@ pub(super) fn all(given: Vec<BrokerConfig>, folder: &Path) -> Result<Vec<Broker>
                 names for replies";
             return Err(bad(why.to_owned()));
         }
-        let name = |it: &Broker| {
+        fn name(it: &Broker) -> Option<String> {
             it.entry
                 .announce
                 .as_ref()
                 .map(|announce| announce.name.clone())
-        };
+        }
         if found
             .iter()
             .any(|other| name(other).is_some() && name(other) == name(&broker))
@@ -177,8 +178,11 @@ fn one(given: BrokerConfig, folder: &Path) -> Result<Broker, String> {
     if given.tools.is_empty() {
         return Err("tools: name the tools that answer here, such as [\"custom:joke\"]".to_owned());
     }
-    let id_of = |tool: &String| tool.split('@').next().unwrap_or_default().to_owned();
-    let ids: Vec<String> = given.tools.iter().map(id_of).collect();
+    let ids: Vec<String> = given
+        .tools
+        .iter()
+        .map(|tool: &String| tool.split('@').next().unwrap_or_default().to_owned())
+        .collect();
     if let Some(twice) = ids
         .iter()
         .enumerate()
@@ -210,7 +214,9 @@ fn one(given: BrokerConfig, folder: &Path) -> Result<Broker, String> {
     let at_once =
         at_once.ok_or_else(|| format!("at_once: from 1 to {MAX_CONCURRENCY} calls at once"))?;
     let subscription = format!("{id}-request");
-    let (tools, idempotent, caller) = (given.tools, given.idempotent, given.caller);
+    let tools = given.tools;
+    let idempotent = given.idempotent;
+    let caller = given.caller;
     if given.announce.is_some() && tools.len() > MAX_ANNOUNCED_TOOLS {
         return Err(format!(
             "announce: hosts accept at most {MAX_ANNOUNCED_TOOLS} tools of one announcer"
@@ -324,12 +330,11 @@ pub(super) fn services(
                     .to_owned(),
             ));
         }
-        let named = |id: &&String| {
+        if let Some(twice) = entry.services.iter().find(|id: &&String| {
             found
                 .iter()
                 .any(|other| other.reached.services.contains(id))
-        };
-        if let Some(twice) = entry.services.iter().find(named) {
+        }) {
             return Err(at(format!(
                 "the service '{}' is called over another broker already",
                 twice.escape_debug()
@@ -353,13 +358,13 @@ pub(super) fn services(
         let announced = announced
             .transpose()
             .map_err(|why| at(format!("announced: {why}")))?;
-        let names = |entry: &announced::AnnouncementSettings| {
+        fn names(entry: &announced::AnnouncementSettings) -> Vec<String> {
             entry
                 .from
                 .iter()
                 .map(|from| from.name.clone())
                 .collect::<Vec<_>>()
-        };
+        }
         let mut earlier = found
             .iter()
             .filter_map(|called| called.announced.as_ref())
@@ -430,8 +435,11 @@ fn announced_entry(
 /// Whether an announcer or a namespace may have this name. It may have no dot, because a dot ends a
 /// namespace.
 fn plain(name: &str) -> bool {
-    let good = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-    (1..=32).contains(&name.len()) && name.bytes().all(good) && !name.starts_with('-')
+    (1..=32).contains(&name.len())
+        && name
+            .bytes()
+            .all(|b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+        && !name.starts_with('-')
 }
 
 /// A secret source that is the same for every caller; `what` says so in the error.

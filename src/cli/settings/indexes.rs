@@ -63,9 +63,12 @@ pub(super) fn all(
     for (name, Meanings { python, node }) in written {
         index_name(&name).map_err(|why| format!("[indexes]: {why}"))?;
         for (ecosystem, meaning) in [(Ecosystem::Python, python), (Ecosystem::Node, node)] {
-            let bad = |why: String| format!("[indexes.{name}] {}: {why}", ecosystem.name());
             let Some(meaning) = meaning else { continue };
-            found.push(one(&name, ecosystem, meaning, folder, variable).map_err(bad)?);
+            found.push(
+                one(&name, ecosystem, meaning, folder, variable).map_err(|why: String| {
+                    format!("[indexes.{name}] {}: {why}", ecosystem.name())
+                })?,
+            );
         }
     }
     for ecosystem in Ecosystem::ALL {
@@ -133,12 +136,13 @@ fn one(
         .map_err(|why: String| format!("credential: {why}"))?;
     let ca = ca.map(|path| folder.join(path)).map(|path| {
         let text = guarded_text(&path).map_err(|why| format!("ca {}: {why}", path.display()))?;
-        match text.contains("-----BEGIN CERTIFICATE-----") {
-            true => Ok((path, text)),
-            false => Err(format!(
+        if text.contains("-----BEGIN CERTIFICATE-----") {
+            Ok((path, text))
+        } else {
+            Err(format!(
                 "ca {}: it holds no certificate in PEM",
                 path.display()
-            )),
+            ))
         }
     });
     Index::new(name, of, &url, &hosts, &ranges, credential, ca.transpose()?)
@@ -157,10 +161,9 @@ fn machine(ecosystem: Ecosystem, variable: Variables<'_>) -> Result<Option<Strin
             node_files(variable),
         ),
     };
-    let set = |name: &&&str| {
+    if let Some(name) = OTHERS.iter().find(|name: &&&str| {
         variable(name).is_some_and(|value| !value.is_empty() && value != "/dev/null")
-    };
-    if let Some(name) = OTHERS.iter().find(set) {
+    }) {
         return Err(format!(
             "{name} is set, which is not read here: write the address into [indexes]"
         ));
@@ -176,9 +179,10 @@ fn machine(ecosystem: Ecosystem, variable: Variables<'_>) -> Result<Option<Strin
     }
     for file in files.into_iter().filter(|file| file.exists()) {
         let text = guarded_text(&file).map_err(|why| format!("{}: {why}", file.display()))?;
-        let found = match file.extension().is_some_and(|ending| ending == "toml") {
-            true => of_uv(&text),
-            false => of_lines(&text, ecosystem),
+        let found = if file.extension().is_some_and(|ending| ending == "toml") {
+            of_uv(&text)
+        } else {
+            of_lines(&text, ecosystem)
         };
         let found = found.map_err(|why| format!("{}: {why}", file.display()))?;
         if found.is_some() {

@@ -71,11 +71,10 @@ pub fn mask(
         .into_data_stream()
         .map_ok(Some)
         .chain(stream::iter([Ok(None)]));
-    let masked = move |piece: Option<Bytes>| match piece {
+    let body = StreamBody::new(pieces.map_ok(move |piece: Option<Bytes>| match piece {
         Some(piece) => Frame::data(search.push(&piece).into()),
         None => Frame::data(search.search.finish().into()),
-    };
-    let body = StreamBody::new(pieces.map_ok(masked));
+    }));
     Some(Response::from_parts(head, body.boxed_unsync()))
 }
 
@@ -98,7 +97,8 @@ impl BodySearch {
     }
 
     fn push(&mut self, piece: &[u8]) -> Vec<u8> {
-        let (mut shown, mut next) = (Vec::with_capacity(piece.len()), 0);
+        let mut shown = Vec::with_capacity(piece.len());
+        let mut next = 0;
         for (at, byte) in piece.iter().enumerate() {
             if self.at_line_start && *byte == b'\n' {
                 shown.extend(self.search.push(&piece[next..=at]));

@@ -89,22 +89,22 @@ impl Call {
         secrets: Secrets,
         trust: BTreeMap<String, TlsConfig>,
     ) -> Arc<Call> {
-        let limit = |limit: Limit| {
+        fn limit(limit: Limit, lease: &Arc<Served>) -> u64 {
             lease
                 .limits
                 .get(&limit)
                 .copied()
                 .unwrap_or_else(|| limit.built_in_default())
-        };
-        let slots = usize::try_from(limit(Limit::Connections))
+        }
+        let slots = usize::try_from(limit(Limit::Connections, &lease))
             .unwrap_or(usize::MAX)
             .min(Semaphore::MAX_PERMITS);
         Arc::new(Call {
             meter: Arc::new(TrafficMeter::new(
-                limit(Limit::SentBytes),
-                limit(Limit::ReceivedBytes),
+                limit(Limit::SentBytes, &lease),
+                limit(Limit::ReceivedBytes, &lease),
             )),
-            cpu_limit: limit(Limit::CpuMs),
+            cpu_limit: limit(Limit::CpuMs, &lease),
             cpu_before: cpu_ms(),
             lease,
             secrets,
@@ -150,7 +150,9 @@ impl Call {
     /// Counts an event, and reports it if it is one of the first. The same lookup or header is
     /// reported once.
     pub async fn report(&self, what: TrafficKind, target: &str, refused: Option<RefusalReason>) {
-        let bounded = |text: &str| mask::head(text, TEXT);
+        fn bounded(text: &str) -> String {
+            mask::head(text, TEXT)
+        }
         let refused = refused.map(|refusal| refusal.with_text(bounded));
         let event = TrafficEvent {
             what,
@@ -225,10 +227,8 @@ impl Call {
         self.stop().await;
         let mut state = self.state();
         state.dials.clear();
-        let (sent_bytes, received_bytes) = (
-            self.meter.sent.load(Relaxed),
-            self.meter.received.load(Relaxed),
-        );
+        let sent_bytes = self.meter.sent.load(Relaxed);
+        let received_bytes = self.meter.received.load(Relaxed);
         Totals {
             cpu_ms: cpu_ms().saturating_sub(self.cpu_before),
             sent_bytes,
@@ -245,7 +245,9 @@ impl Call {
 
 /// CPU time of this process so far.
 fn cpu_ms() -> u64 {
-    let ms = |time: TimeVal| time.num_milliseconds().max(0) as u64;
+    fn ms(time: TimeVal) -> u64 {
+        time.num_milliseconds().max(0) as u64
+    }
     getrusage(UsageWho::RUSAGE_SELF)
         .map_or(0, |usage| ms(usage.user_time()) + ms(usage.system_time()))
 }

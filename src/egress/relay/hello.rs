@@ -61,7 +61,9 @@ pub async fn watch(
     upstream: &mut MeteredStream,
     hosts: &[Host],
 ) -> Result<(), RefusalReason> {
-    let of_host = |why: String| RefusalReason::Tls { why };
+    fn of_host(why: String) -> RefusalReason {
+        RefusalReason::Tls { why }
+    }
     while asks_again(tool, upstream).await.map_err(of_host)? {
         loop {
             let next = record(tool, "second ClientHello").await.map_err(content)?;
@@ -130,14 +132,16 @@ fn check(record: &[u8], hosts: &[Host]) -> Result<(), String> {
 }
 
 fn matches(name: Option<&[u8]>, hosts: &[Host]) -> Result<(), String> {
-    let text = |host: &Host| match host {
-        Host::Address(address) => address.to_string(),
-        host => HostPattern {
-            host: host.clone(),
-            port: None,
+    fn text(host: &Host) -> String {
+        match host {
+            Host::Address(address) => address.to_string(),
+            host => HostPattern {
+                host: host.clone(),
+                port: None,
+            }
+            .to_string(),
         }
-        .to_string(),
-    };
+    }
     let wanted = text(&hosts[0]);
     match name {
         None if matches!(hosts[0], Host::Name(_)) => Err(format!(
@@ -206,7 +210,8 @@ fn extensions(mut body: Bytes<'_>) -> Option<Bytes<'_>> {
 /// A list of one name of the type `host_name` (RFC 6066, 3).
 fn only_host_name(mut content: Bytes<'_>) -> Option<&[u8]> {
     let mut list = Bytes(content.vector(2)?);
-    let (kind, name) = (list.number(1)?, list.vector(2)?);
+    let kind = list.number(1)?;
+    let name = list.vector(2)?;
     (content.0.is_empty() && list.0.is_empty() && kind == 0 && !name.is_empty()).then_some(name)
 }
 

@@ -211,7 +211,9 @@ impl Exchange {
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
-        let close = || HeaderValue::from_static("close");
+        fn close() -> HeaderValue {
+            HeaderValue::from_static("close")
+        }
         request.headers_mut().insert(header::CONNECTION, close());
         let mut response = self.open(stream).await?.send_request(request).await?;
         end_connection(response.headers_mut());

@@ -62,7 +62,9 @@ pub fn judge<'a, B: Body>(
     hosts: &'a [Host],
 ) -> Result<(&'a Host, bool), RequestError> {
     let headers = request.headers();
-    let bad = |why: &str| Err(reject(StatusCode::BAD_REQUEST, why));
+    fn bad(why: &str) -> Result<(&'static Host, bool), RequestError> {
+        Err(reject(StatusCode::BAD_REQUEST, why))
+    }
     if [Method::CONNECT, Method::TRACE].contains(request.method()) {
         return Err(reject(
             StatusCode::FORBIDDEN,

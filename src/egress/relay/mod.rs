@@ -148,7 +148,8 @@ impl Relay {
             .iter()
             .map(|port| Ok((*port, listener()?)))
             .collect::<io::Result<_>>()?;
-        let (lease, udp) = (Arc::new(lease), Arc::new(UdpSocket::from_std(udp)?));
+        let lease = Arc::new(lease);
+        let udp = Arc::new(UdpSocket::from_std(udp)?);
         Ok(Relay {
             control,
             lease,

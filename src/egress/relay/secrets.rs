@@ -130,7 +130,8 @@ impl Guard {
     ) -> Result<Admitted, RequestError> {
         self.judge(request)?;
         let rules = self.matching(request)?;
-        let (port, mut added) = (rules[0].1.port, HeaderMap::new());
+        let port = rules[0].1.port;
+        let mut added = HeaderMap::new();
         for (secret, rule) in rules.iter().filter(|(_, rule)| rule.port == port) {
             let (name, value) = header_of(secret, rule, secrets)?;
             added.entry(name).or_insert(value);
@@ -150,7 +151,9 @@ impl Guard {
 
     fn judge<B>(&self, request: &Request<B>) -> Result<(), RequestError> {
         let headers = request.headers();
-        let refused = |why: &str| Err(reject(StatusCode::FORBIDDEN, why));
+        fn refused(why: &str) -> Result<(), RequestError> {
+            Err(reject(StatusCode::FORBIDDEN, why))
+        }
         if request.version() != Version::HTTP_11 {
             return Err(reject(
                 StatusCode::HTTP_VERSION_NOT_SUPPORTED,
@@ -163,8 +166,11 @@ impl Guard {
         if in_connection(headers).any(|name| self.adds(&name)) {
             return refused("the Connection header names the header that is added");
         }
-        let sane = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"100-continue");
-        if !headers.get_all(header::EXPECT).iter().all(sane) {
+        if !headers
+            .get_all(header::EXPECT)
+            .iter()
+            .all(|value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"100-continue"))
+        {
             return Err(reject(
                 StatusCode::EXPECTATION_FAILED,
                 "the only supported Expect is 100-continue",
@@ -178,13 +184,17 @@ impl Guard {
         &self,
         request: &Request<B>,
     ) -> Result<Vec<&(String, HeaderRule)>, RequestError> {
-        let (method, path) = (request.method().as_str(), decode_path(request.uri().path()));
+        let method = request.method().as_str();
+        let path = decode_path(request.uri().path());
         let reaches = |rule: &HeaderRule| {
-            let has_path = |path: &String| rule.paths.iter().any(|pattern| is_in(path, pattern));
             (rule.methods.is_empty() || rule.methods.iter().any(|allowed| allowed == method))
-                && (rule.paths.is_empty() || path.as_ref().is_some_and(has_path))
+                && (rule.paths.is_empty()
+                    || path.as_ref().is_some_and(|path: &String| {
+                        rule.paths.iter().any(|pattern| is_in(path, pattern))
+                    }))
         };
-        let (mut rules, mut extra) = (Vec::new(), None);
+        let mut rules = Vec::new();
+        let mut extra = None;
         for named in self.rules.iter().filter(|(_, rule)| reaches(rule)) {
             match self.extra(request, &named.1) {
                 None => rules.push(named),
@@ -199,7 +209,8 @@ impl Guard {
         }
         if rules.is_empty() {
             let path = request.uri().path();
-            let (method, path) = (quoted(method.as_bytes()), quoted(path.as_bytes()));
+            let method = quoted(method.as_bytes());
+            let path = quoted(path.as_bytes());
             let which = extra.map_or_else(
                 || format!("{method} {path}"),
                 |what| format!("{method} {path} with {what}"),
@@ -245,12 +256,12 @@ impl Guard {
                 quoted(&name)
             ));
         }
-        let known = |name: &str| {
+        fn known(name: &str, rule_request_headers: &[String]) -> bool {
             ALLOWED_HEADERS.contains(&name)
-                || rule.request_headers.iter().any(|allowed| allowed == name)
-        };
+                || rule_request_headers.iter().any(|allowed| allowed == name)
+        }
         let mut headers = request.headers().keys().filter(|name| !self.adds(name));
-        let header = headers.find(|name| !known(name.as_str()))?;
+        let header = headers.find(|name| !known(name.as_str(), &rule.request_headers))?;
         Some(format!(
             "the header `{}` (`request_headers` of the policy does not list it)",
             quoted(header.as_str().as_bytes())
@@ -275,11 +286,10 @@ impl Guard {
         };
         let host = HeaderValue::try_from(host)
             .map_err(|_| reject(StatusCode::BAD_REQUEST, "the host has no name"))?;
-        let unwanted = |name: &&HeaderName| REMOVED_HEADERS.contains(&name.as_str());
         let replaced: Vec<HeaderName> = request
             .headers()
             .keys()
-            .filter(|name| self.adds(name) || unwanted(name))
+            .filter(|name| self.adds(name) || REMOVED_HEADERS.contains(&name.as_str()))
             .cloned()
             .collect();
         rewrite(request, false, host);
@@ -305,14 +315,17 @@ fn header_of(
     rule: &HeaderRule,
     secrets: &Secrets,
 ) -> Result<(HeaderName, HeaderValue), RequestError> {
-    let unfit = |what: &str| reject(StatusCode::FORBIDDEN, format!("the secret {secret} {what}"));
+    fn unfit(what: &str, secret: &str) -> RequestError {
+        reject(StatusCode::FORBIDDEN, format!("the secret {secret} {what}"))
+    }
     let value = secrets
         .values
         .get(secret)
-        .ok_or_else(|| unfit("has no value in this call"))?;
-    let name = HeaderName::from_bytes(rule.name.as_bytes()).map_err(|_| unfit("has no header"))?;
+        .ok_or_else(|| unfit("has no value in this call", secret))?;
+    let name =
+        HeaderName::from_bytes(rule.name.as_bytes()).map_err(|_| unfit("has no header", secret))?;
     let value = HeaderValue::try_from(rule.value.replacen("{}", value, 1));
-    let mut value = value.map_err(|_| unfit("cannot be sent in a header"))?;
+    let mut value = value.map_err(|_| unfit("cannot be sent in a header", secret))?;
     value.set_sensitive(true);
     Ok((name, value))
 }
@@ -336,14 +349,16 @@ fn decode_path(path: &str) -> Option<String> {
         // Some servers leave out what follows `;`, or spaces.
         let name: String = part.split(';').next()?.split_whitespace().collect();
         let is_last = index + 1 == count;
-        let read_twice = |c: char| {
-            if c.is_ascii() {
-                c.is_control() || "/\\%?#".contains(c)
-            } else {
-                !c.is_alphanumeric()
-            }
-        };
-        if name == "." || name == ".." || (part.is_empty() && !is_last) || part.contains(read_twice)
+        if name == "."
+            || name == ".."
+            || (part.is_empty() && !is_last)
+            || part.contains(|c: char| {
+                if c.is_ascii() {
+                    c.is_control() || "/\\%?#".contains(c)
+                } else {
+                    !c.is_alphanumeric()
+                }
+            })
         {
             return None;
         }

@@ -88,10 +88,8 @@ async fn query(tool: &mut MeteredStream) -> Option<Vec<u8>> {
 
 /// The answer to one message; `None`: no answer is sent.
 async fn answer(call: &Call, bytes: &[u8]) -> Option<Vec<u8>> {
-    let (id, flags) = (
-        u16::from_be_bytes([*bytes.first()?, *bytes.get(1)?]),
-        *bytes.get(2)?,
-    );
+    let id = u16::from_be_bytes([*bytes.first()?, *bytes.get(1)?]);
+    let flags = *bytes.get(2)?;
     let is_response = flags & 0x80 != 0;
     let query = match Message::from_vec(bytes) {
         _ if is_response => return None,
@@ -180,13 +178,12 @@ async fn lookup(call: &Call, name: &Name, kind: RecordType) -> (ResponseCode, Op
 /// The name as policies write it. Each label is checked: a label with a dot inside is not a host
 /// name.
 fn canonical(name: &Name) -> Option<String> {
-    let good = |label: &[u8]| {
-        label
-            .iter()
-            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'))
-    };
     name.iter()
-        .all(good)
+        .all(|label: &[u8]| {
+            label
+                .iter()
+                .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'))
+        })
         .then(|| host::canonical_name(&to_text(name)))
         .flatten()
 }

@@ -94,12 +94,15 @@ fn rig(grants: &[&str], headers: Vec<(String, HeaderRule)>, trust: Option<tls::T
         .iter()
         .map(|_| std::net::TcpListener::bind("0.0.0.0:0").expect("a listener"))
         .collect();
-    let address = |listener: &std::net::TcpListener| listener.local_addr().expect("an address");
     let stub = udp.local_addr().expect("an address");
     let real = ports
         .iter()
         .copied()
-        .zip(listeners.iter().map(|listener| address(listener).port()))
+        .zip(
+            listeners
+                .iter()
+                .map(|listener| listener.local_addr().expect("an address").port()),
+        )
         .collect();
     let begins = headers.is_empty();
     let lease = Served {
@@ -331,8 +334,9 @@ async fn note<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
                     .map(|value| value.to_str().expect("text"));
                 values.collect::<Vec<_>>().join(" and ")
             };
-            let (method, path) = (request.method(), request.uri().path());
-            let line = format!("{method} {path} {} {}", all("host"), all("authorization"));
+            let method = request.method();
+            let path = request.uri().path();
+            let line = format!("{method} {path} {} {}", all("host",), all("authorization",));
             lock(&seen).push(line);
             async { Ok::<_, std::convert::Infallible>(hyper::Response::new(String::new())) }
         });
@@ -350,13 +354,14 @@ fn fuzz(
     parts: [&[&str]; 3],
     good: impl Fn(&str) -> bool,
 ) {
-    let texts = |parts: &[&str]| {
-        parts
-            .iter()
-            .map(|part| (*part).to_owned())
-            .collect::<Vec<_>>()
-    };
-    let [lines, headers, bodies] = parts.map(|parts| prop::sample::select(texts(parts)));
+    let [lines, headers, bodies] = parts.map(|parts| {
+        prop::sample::select(
+            parts
+                .iter()
+                .map(|part| (*part).to_owned())
+                .collect::<Vec<_>>(),
+        )
+    });
     let headers = prop::collection::vec(headers, 0..3).prop_map(|headers| headers.concat());
     let request = (lines, headers, bodies)
         .prop_map(|(line, headers, body)| format!("{line}{headers}\r\n{body}"));
@@ -419,9 +424,9 @@ async fn a_panic_of_one_connection_ends_no_other() {
 
 /// A ClientHello that names these servers, and has these extensions besides.
 fn client_hello(names: &[&str], more: &[(u16, &[u8])]) -> Vec<u8> {
-    let vector = |width: usize, content: &[u8]| {
+    fn vector(width: usize, content: &[u8]) -> Vec<u8> {
         [&content.len().to_be_bytes()[8 - width..], content].concat()
-    };
+    }
     let list: Vec<u8> = names
         .iter()
         .flat_map(|name| [&[0][..], &vector(2, name.as_bytes())].concat())
@@ -495,15 +500,11 @@ async fn a_hello_that_can_be_read_in_two_ways_is_refused() {
 
 #[tokio::test]
 async fn a_host_is_watched_until_its_server_hello_whatever_it_sends_before() {
-    let (own, evil) = (
-        record(&client_hello(&["a.test"], &[])),
-        record(&client_hello(&["evil.test"], &[])),
-    );
-    let (retry, change, alert) = (
-        server_hello(RETRY),
-        [20, 3, 3, 0, 1, 1],
-        [21, 3, 3, 0, 2, 1, 0],
-    );
+    let own = record(&client_hello(&["a.test"], &[]));
+    let evil = record(&client_hello(&["evil.test"], &[]));
+    let retry = server_hello(RETRY);
+    let change = [20, 3, 3, 0, 1, 1];
+    let alert = [21, 3, 3, 0, 2, 1, 0];
     let twice = [&own[..], &evil].concat();
     // What the host says at once, the tool's second hello, and why the connection ends, if it does.
     let cases: [(Vec<u8>, &Vec<u8>, &str); 6] = [
@@ -690,10 +691,8 @@ async fn a_host_never_sees_two_lengths_or_a_long_head() {
         assert!(rig.http(&request).await.ends_with("ok"), "{lengths}");
         let got = take(&kept);
         let (head, body) = got.split_once("\r\n\r\n").expect("a head");
-        let (long, chunked) = (
-            head.matches("Content-Length: ").count(),
-            head.matches("Transfer-Encoding: ").count(),
-        );
+        let long = head.matches("Content-Length: ").count();
+        let chunked = head.matches("Transfer-Encoding: ").count();
         assert_eq!(long + chunked, 1, "{got}");
         assert_eq!(body, if chunked == 1 { "0\r\n\r\n" } else { hidden });
     }

@@ -70,11 +70,11 @@ pub async fn run(
     shape: &Shape,
     around: &Surroundings,
 ) -> Result<Examination, LauncherError> {
-    let lost = |why: String| {
+    fn lost(why: String) -> LauncherError {
         Fault::new(Kind::InternalError, "the probe gave no answer")
             .person(format!("the probe: {why}"))
             .into()
-    };
+    }
     let extra = RoleNeeds {
         role: Some(probe::ROLE),
         ..RoleNeeds::default()
@@ -88,8 +88,10 @@ pub async fn run(
     let tries = serde_json::to_vec(&tries).map_err(|e| lost(e.to_string()))?;
     let mut limits = Limits::house();
     limits.set(Limit::OutputBytes, ANSWER);
-    let (clock, secrets) = (Clock::new(Instant::now(), TIMEOUT_MS), BTreeMap::new());
-    let (events, traffic) = (Events::unheard(), Mutex::default());
+    let clock = Clock::new(Instant::now(), TIMEOUT_MS);
+    let secrets = BTreeMap::new();
+    let events = Events::unheard();
+    let traffic = Mutex::default();
     let input = (tries.as_slice(), &secrets);
     let finished = ready
         .call(
@@ -101,7 +103,8 @@ pub async fn run(
             &traffic,
         )
         .await?;
-    let (exited, captured) = (finished.exited, finished.captured);
+    let exited = finished.exited;
+    let captured = finished.captured;
     if exited.status != 0 || captured.output.is_over {
         let log = captured.logs.join("\n");
         return Err(lost(format!(
@@ -227,11 +230,10 @@ impl List<'_> {
             Opening::Snapshot { folder, names } => {
                 let files = entries(folder).into_iter().filter(|path| {
                     let name = path.file_name().and_then(|n| n.to_str());
-                    let opens = |m: std::fs::Metadata| {
-                        m.is_file() && grants::opens(folder, names, m.uid(), m.mode())
-                    };
                     name.is_some_and(|n| name_matches(names, n))
-                        && path.symlink_metadata().is_ok_and(opens)
+                        && path.symlink_metadata().is_ok_and(|m: std::fs::Metadata| {
+                            m.is_file() && grants::opens(folder, names, m.uid(), m.mode())
+                        })
                 });
                 files.take(MAX_FILES).for_each(|path| self.both(&path));
             }
@@ -381,7 +383,9 @@ fn allowed(shape: &Shape, path: &Path, write: bool) -> bool {
 
 /// The grant that decides about a path: the nearest, and of two for one place the wider.
 fn deciding<'s>(shape: &'s Shape, path: &Path) -> Option<&'s Grant> {
-    let length = |path: &Path| path.components().count();
+    fn length(path: &Path) -> usize {
+        path.components().count()
+    }
     let near = |grant: &&Grant| match &grant.opening {
         Opening::Live { path: tree } => path.starts_with(tree).then(|| length(tree)),
         // A staged folder is a copy, in which any name can be made.

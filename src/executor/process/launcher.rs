@@ -61,9 +61,9 @@ pub const ANY_IDENTITY: Identity = Identity {
 
 /// The name under which a call's own source lies in its scratch.
 pub fn source_name(language: Language, source: &str) -> &'static str {
-    let module = |line: &str| {
+    fn module(line: &str) -> bool {
         line.starts_with("import ") || line.starts_with("import{") || line.starts_with("export ")
-    };
+    }
     match language {
         Language::Python => "main.py",
         // Node 20 recognises an ES module by the file's name alone.
@@ -150,7 +150,9 @@ pub fn set_up(
 }
 
 fn arguments(shape: &Shape, program: &Path, guard: &Guard) -> Vec<String> {
-    let text = |path: &Path| path.to_string_lossy().into_owned();
+    fn text(path: &Path) -> String {
+        path.to_string_lossy().into_owned()
+    }
     let mut out = vec![text(guard.program.as_deref().unwrap_or(program))];
     out.extend(shape.runtime.arguments.iter().cloned());
     out.extend(guard.arguments.iter().map(|option| (*option).to_owned()));
@@ -216,9 +218,12 @@ pub struct Pipes {
 impl Pipes {
     /// Our ends, and the tool's as stdin, stdout, stderr.
     fn new() -> io::Result<(Pipes, [OwnedFd; 3])> {
-        let make = || nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC).map_err(io::Error::from);
-        let ((their_in, our_in), (our_out, their_out), (our_log, their_log)) =
-            (make()?, make()?, make()?);
+        fn make() -> Result<(OwnedFd, OwnedFd), io::Error> {
+            nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC).map_err(io::Error::from)
+        }
+        let (their_in, our_in) = make()?;
+        let (our_out, their_out) = make()?;
+        let (our_log, their_log) = make()?;
         let pipes = Pipes {
             input: Sender::from_owned_fd(our_in)?,
             output: Receiver::from_owned_fd(our_out)?,
@@ -281,7 +286,8 @@ pub enum LauncherError {
 impl LauncherError {
     /// A wall that could not be raised, unless this host itself is the reason.
     pub fn wall(problem: Problem) -> LauncherError {
-        let (what, error) = (&problem.what, problem.error());
+        let what = &problem.what;
+        let error = problem.error();
         let ours = failure_of_host(what, &error).or_else(|| no_process(what, &error));
         ours.map_or(LauncherError::Wall(problem), LauncherError::Fault)
     }
@@ -298,8 +304,9 @@ impl From<LauncherError> for Fault {
     fn from(error: LauncherError) -> Fault {
         match error {
             LauncherError::Wall(problem) => {
-                let (wall, what, error) =
-                    (&problem.wall, printable(&problem.what), problem.error());
+                let wall = &problem.wall;
+                let what = printable(&problem.what);
+                let error = problem.error();
                 let message = format!(
                     "the wall `{wall}` cannot be raised on this machine, so nothing was run"
                 );
@@ -383,7 +390,9 @@ impl Process {
 
 impl Launcher {
     pub fn new(process: Process, setup: Setup) -> Launcher {
-        let (walls, before, sockets) = (Walls::default(), Totals::default(), Vec::new());
+        let walls = Walls::default();
+        let before = Totals::default();
+        let sockets = Vec::new();
         Launcher {
             process,
             walls,
@@ -531,7 +540,9 @@ impl Launcher {
     /// Makes the launcher start a call.
     pub fn start(&self, timeout_ms: u64, input: &CallInput) -> Result<Pipes, LauncherError> {
         let (pipes, theirs) = Pipes::new().map_err(|e| no_pipe(&e))?;
-        let file = |text: &[u8]| messages::memory_file(text).map_err(|e| no_pipe(&e));
+        fn file(text: &[u8]) -> Result<OwnedFd, Fault> {
+            messages::memory_file(text).map_err(|e| no_pipe(&e))
+        }
         let source = input
             .source
             .as_ref()

@@ -161,11 +161,11 @@ impl Launchers {
             }
         };
         setup.identity = lease.identity;
-        let (memory, processes) = (
-            setup.limits.get(Limit::MemoryBytes),
-            setup.limits.get(Limit::Processes),
-        );
-        let no_group = |e| LauncherError::wall(Problem::from_wall("cgroup", "making a group")(e));
+        let memory = setup.limits.get(Limit::MemoryBytes);
+        let processes = setup.limits.get(Limit::Processes);
+        fn no_group(e: std::io::Error) -> LauncherError {
+            LauncherError::wall(Problem::from_wall("cgroup", "making a group")(e))
+        }
         let group = self
             .groups
             .as_ref()
@@ -209,14 +209,14 @@ impl Launchers {
     /// An id for a new launcher; idle launchers give theirs back before the pool counts as
     /// exhausted.
     async fn lease(&self) -> Result<identity::Lease, Fault> {
-        let failed = |e: std::io::Error| {
+        fn failed(e: std::io::Error) -> Fault {
             let what = "taking an id for the tool (root locks one below /run/toolhost)";
             launcher::failure_of_host(what, &e).unwrap_or_else(|| {
                 let message =
                     "the wall `identity` cannot be raised on this machine, so nothing was run";
                 Fault::new(Kind::CapabilityError, message).person(format!("{what}: {e}"))
             })
-        };
+        }
         if let Some(lease) = identity::lease(self.pool.clone()).map_err(failed)? {
             return Ok(lease);
         }
@@ -255,7 +255,9 @@ impl Launchers {
     }
 
     pub(super) fn gauges(&self) -> Vec<Gauge> {
-        let gauge = |name, what, value| Gauge { name, what, value };
+        fn gauge(name: &'static str, what: &'static str, value: usize) -> Gauge {
+            Gauge { name, what, value }
+        }
         let alive = "Launchers, also those of relays and of workers for WASI tools.";
         vec![
             gauge(
@@ -293,18 +295,23 @@ static LOOKING: LazyLock<Arc<FairSemaphore>> =
 /// a blocking thread. For others a few system calls are enough, which is quicker than changing
 /// threads.
 pub async fn resolve(shape: &Shape, script: bool) -> Result<grants::ResolvedGrants, Fault> {
-    let elsewhere = |path: &Path| !path.starts_with(&shape.folder);
-    let waits = |grant: &Grant| match &grant.opening {
-        Opening::Live { path } => {
-            let masked = path.starts_with("/tmp") || path.starts_with("/dev/shm");
-            grant.access == Access::Write || elsewhere(path) || masked
-        }
-        Opening::Snapshot { folder, names } => {
-            policy::literal(names).is_none() || elsewhere(folder)
-        }
-        Opening::Staged { .. } => true,
-    };
-    if !shape.grants.iter().any(waits) {
+    fn elsewhere(path: &Path, shape_folder: &std::path::Path) -> bool {
+        !path.starts_with(shape_folder)
+    }
+    if !shape
+        .grants
+        .iter()
+        .any(|grant: &Grant| match &grant.opening {
+            Opening::Live { path } => {
+                let masked = path.starts_with("/tmp") || path.starts_with("/dev/shm");
+                grant.access == Access::Write || elsewhere(path, &shape.folder) || masked
+            }
+            Opening::Snapshot { folder, names } => {
+                policy::literal(names).is_none() || elsewhere(folder, &shape.folder)
+            }
+            Opening::Staged { .. } => true,
+        })
+    {
         return grants::resolve(shape, script);
     }
     let place = LOOKING

@@ -58,7 +58,8 @@ impl From<Errno> for PublishRefusal {
 }
 
 fn artifact(path: String, bytes: u64, why: Option<PublishRefusal>) -> Artifact {
-    let (published, failed) = (why.is_none(), why.as_ref().is_some_and(|why| why.failed));
+    let published = why.is_none();
+    let failed = why.as_ref().is_some_and(|why| why.failed);
     Artifact {
         path,
         bytes,
@@ -83,15 +84,18 @@ pub async fn all(stages: &[StagedFolder], copies: &[OwnedFd], shape: &Shape) -> 
             .to_owned()
     };
     let failed = |why: &str| {
-        let why = || {
-            Some(PublishRefusal {
-                text: why.to_owned(),
-                failed: true,
-            })
-        };
         stages
             .iter()
-            .map(|stage| artifact(shown(stage).display().to_string(), 0, why()))
+            .map(|stage| {
+                artifact(
+                    shown(stage).display().to_string(),
+                    0,
+                    Some(PublishRefusal {
+                        text: why.to_owned(),
+                        failed: true,
+                    }),
+                )
+            })
             .collect()
     };
     let staged = stages
@@ -101,18 +105,16 @@ pub async fn all(stages: &[StagedFolder], copies: &[OwnedFd], shape: &Shape) -> 
     let Ok(staged) = staged.collect::<std::io::Result<Vec<_>>>() else {
         return failed("the host has no descriptors left");
     };
-    let (most, most_bytes) = (
-        shape.limits.get(Limit::FileBytes),
-        shape.limits.get(Limit::ScratchBytes),
-    );
+    let most = shape.limits.get(Limit::FileBytes);
+    let most_bytes = shape.limits.get(Limit::ScratchBytes);
     // File work, so not on the threads that other calls run on.
     let done = tokio::task::spawn_blocking(move || {
-        let bytes = |copy: &OwnedFd| -> u64 {
+        fn bytes(copy: &OwnedFd) -> u64 {
             names(copy, |name| size(copy, name) > 0)
                 .unwrap_or_default()
                 .iter()
                 .fold(0, |sum, name| sum.saturating_add(size(copy, name)))
-        };
+        }
         let sums: Vec<u64> = staged.iter().map(|(.., copy)| bytes(copy)).collect();
         let all = sums
             .iter()
@@ -187,8 +189,8 @@ fn one(
     });
     // A mount point, at which a neighbour of the staged files is shown, holds nothing.
     let is_shown = |name: &CStr| {
-        let is_file = || open_at(&to, name, OFlag::O_DIRECTORY).is_err();
-        let copied = name.to_str().is_ok_and(|text| stage.copies(text)) && is_file();
+        let copied = name.to_str().is_ok_and(|text| stage.copies(text))
+            && open_at(&to, name, OFlag::O_DIRECTORY).is_err();
         !copied && size(copy, name) == 0 && open_at(&to, name, OFlag::O_PATH).is_ok()
     };
     let names = names(copy, |name| !is_shown(name))?;
@@ -245,21 +247,23 @@ fn file(
         .filter(|glob| policy::name_matches(glob, text))
         .collect();
     let size = stat.st_size as u64;
-    let refused = match () {
-        () if !regular => Some("it is not a regular file".to_owned()),
-        () if globs.is_empty() => Some(format!(
+    let refused = if !regular {
+        Some("it is not a regular file".to_owned())
+    } else if globs.is_empty() {
+        Some(format!(
             "its name matches none of {}",
             stage.names.join(", ")
-        )),
-        () if policy::writable::is_definition(text) => {
-            Some("a tool may not make tools or policies".to_owned())
-        }
-        () if files::as_listed(&stage.folder, text.as_ref()) != stage.folder.join(text) => {
-            Some("its folder lists a file under another spelling of that name".to_owned())
-        }
-        () if stat.st_nlink != 1 => Some("it has more than one hard link".to_owned()),
-        () if size > most => Some(format!("it is larger than fileBytes ({most} bytes)")),
-        () => None,
+        ))
+    } else if policy::writable::is_definition(text) {
+        Some("a tool may not make tools or policies".to_owned())
+    } else if files::as_listed(&stage.folder, text.as_ref()) != stage.folder.join(text) {
+        Some("its folder lists a file under another spelling of that name".to_owned())
+    } else if stat.st_nlink != 1 {
+        Some("it has more than one hard link".to_owned())
+    } else if size > most {
+        Some(format!("it is larger than fileBytes ({most} bytes)"))
+    } else {
+        None
     };
     if let Some(why) = refused {
         return Err(why.as_str().into());
@@ -323,7 +327,8 @@ fn same(to: &OwnedFd, name: &CStr, source: &std::fs::File, size: u64) -> bool {
     if !old.metadata().is_ok_and(|m| m.is_file() && m.len() == size) {
         return false;
     }
-    let (mut ours, mut theirs) = (vec![0u8; PIECE], vec![0u8; PIECE]);
+    let mut ours = vec![0u8; PIECE];
+    let mut theirs = vec![0u8; PIECE];
     let mut at = 0;
     while at < size {
         let length = PIECE.min(usize::try_from(size - at).unwrap_or(PIECE));
@@ -340,14 +345,14 @@ fn same(to: &OwnedFd, name: &CStr, source: &std::fs::File, size: u64) -> bool {
 
 /// Removes temporary files of a host that was killed between making and renaming them.
 fn sweep(to: &OwnedFd, owner: u32, age: i64) {
-    let ours = |name: &CStr| {
+    fn ours(name: &CStr) -> bool {
         let rest = name
             .to_str()
             .ok()
             .and_then(|name| name.strip_prefix(PREFIX));
         let id = rest.and_then(|rest| uuid::Uuid::try_parse(rest).ok());
         id.is_some_and(|id| id.get_version_num() == 7 && rest == Some(id.to_string().as_str()))
-    };
+    }
     let now = std::time::UNIX_EPOCH
         .elapsed()
         .map_or(0, |since| i64::try_from(since.as_secs()).unwrap_or(0));

@@ -84,8 +84,11 @@ pub fn served(shape: &Shape) -> Result<Option<protocol::Served>, Fault> {
     if grants.is_empty() {
         return Ok(None);
     }
-    let header = |secret: &SecretGrant| Some((secret.name.clone(), secret.header.clone()?));
-    let headers: Vec<_> = shape.secrets.iter().filter_map(header).collect();
+    let headers: Vec<_> = shape
+        .secrets
+        .iter()
+        .filter_map(|secret: &SecretGrant| Some((secret.name.clone(), secret.header.clone()?)))
+        .collect();
     let mut authorities = BTreeMap::new();
     for (rule, file) in headers
         .iter()
@@ -122,7 +125,8 @@ impl Relay {
         tool: String,
         proxy: Option<String>,
     ) -> Result<Relay, Fault> {
-        let (grants, headers) = (served.grants.clone(), served.headers.clone());
+        let grants = served.grants.clone();
+        let headers = served.headers.clone();
         let dialler = Dialler {
             payer: [String::new(), tool],
             grants,

@@ -142,14 +142,13 @@ impl Scripts {
             own_source: source.is_some(),
             ..RoleNeeds::default()
         };
-        let read = || {
-            per_call
-                .script
-                .as_ref()
-                .map(|read| (Source::File(read.file.clone()), read.bytes.as_slice()))
-        };
         let brings = CallInput {
-            source: source.or_else(read),
+            source: source.or_else(|| {
+                per_call
+                    .script
+                    .as_ref()
+                    .map(|read| (Source::File(read.file.clone()), read.bytes.as_slice()))
+            }),
             environment: Some(&per_call.env),
             fd3: None,
         };
@@ -189,11 +188,9 @@ impl Scripts {
         logs.extend(exited.killed.and_then(too_many));
         let (cpu_ms, over) = used(&lock(traffic), exited.cpu_ms, &shape);
         let printed = captured.output;
-        let (last_lines, is_list, total) = (
-            output::last_lines(&printed.rest),
-            printed.is_list(),
-            printed.total,
-        );
+        let last_lines = output::last_lines(&printed.rest);
+        let is_list = printed.is_list();
+        let total = printed.total;
         let lines = if printed.is_over {
             Vec::new()
         } else {
@@ -248,8 +245,10 @@ impl Scripts {
     /// the script does not run.
     async fn noise(&self, shape: &Shape) -> Option<Arc<BTreeSet<Attempt>>> {
         let Shape { runtime, built, .. } = shape;
-        let same = |(known, with, _): &&Noise| known == runtime && with == built;
-        if let Some((.., known)) = lock(&self.noise).iter().find(same) {
+        if let Some((.., known)) = lock(&self.noise)
+            .iter()
+            .find(|(known, with, _): &&Noise| known == runtime && with == built)
+        {
             return Some(Arc::clone(known));
         }
         let bare = Shape::bare("toolhost:noise@1.0.0", runtime.clone());
@@ -495,10 +494,11 @@ fn is_noise(noise: &BTreeSet<Attempt>, attempt: &Attempt, folder: &Path) -> bool
             .and(path.file_name());
         named.map(|name| (attempt.operation, name.to_owned()))
     };
-    let same = |known: &Attempt| {
-        above(known, Path::new(FOLDER)).is_some_and(|known| Some(known) == above(attempt, folder))
-    };
-    noise.contains(attempt) || noise.iter().any(same)
+    noise.contains(attempt)
+        || noise.iter().any(|known: &Attempt| {
+            above(known, Path::new(FOLDER))
+                .is_some_and(|known| Some(known) == above(attempt, folder))
+        })
 }
 
 #[cfg(test)]

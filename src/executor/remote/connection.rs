@@ -189,7 +189,8 @@ pub struct Waiter {
 
 impl Waiter {
     pub fn new(connection: &Arc<ServiceConnection>, room: u64) -> Waiter {
-        let (inbox, id) = (Arc::<Inbox>::default(), uuid::Uuid::now_v7().to_string());
+        let inbox = Arc::<Inbox>::default();
+        let id = uuid::Uuid::now_v7().to_string();
         lock(&connection.waiting.by_id).insert(
             id.clone(),
             WaitingCall {

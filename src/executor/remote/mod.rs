@@ -69,17 +69,16 @@ impl Remote {
             let terms = self.terms(&grant.service)?;
             let topic = |queue: &String| Topic::parse(queue).map_err(|why| no_topic(queue, &why));
             let answers = topic(&grant.response)?;
-            let open = |queue| {
-                Ok(Arc::new(ServiceConnection::open(
-                    terms.clone(),
-                    topic(queue)?,
-                    answers.clone(),
-                )))
-            };
             let connections = grant
                 .request
                 .iter()
-                .map(open)
+                .map(|queue| {
+                    Ok(Arc::new(ServiceConnection::open(
+                        terms.clone(),
+                        topic(queue)?,
+                        answers.clone(),
+                    )))
+                })
                 .collect::<Result<Vec<_>, Fault>>()?;
             // Drops the connections of the descriptor's previous version, which are not used again.
             services.retain(|(service, ..), _| *service != grant.service);
@@ -102,14 +101,11 @@ impl Remote {
     }
 
     fn terms(&self, service: &str) -> Result<&Terms, Fault> {
-        let named = |name: &str| {
+        let found = policy::service_names(service).iter().find_map(|name| {
             self.brokers
                 .iter()
                 .find(|broker| broker.services.iter().any(|it| it == name))
-        };
-        let found = policy::service_names(service)
-            .iter()
-            .find_map(|name| named(name));
+        });
         found.map(|broker| &broker.terms).ok_or_else(|| {
             let message =
                 "This host knows no broker over which the service of this tool is called.";
@@ -119,13 +115,13 @@ impl Remote {
 
     async fn call(&self, context: &Context, call: Call, events: &Events) -> Result<Outcome, Fault> {
         let began = Instant::now();
-        let no_grant = || {
+        let grant = call.service.ok_or_else(|| {
             Fault::new(
                 Kind::InternalError,
                 "No policy grants the service of this tool.",
             )
-        };
-        let (grant, room) = (call.service.ok_or_else(no_grant)?, call.output_bytes);
+        })?;
+        let room = call.output_bytes;
         let request = ToolServiceRequest {
             user: if grant.user {
                 context.user.clone()
@@ -151,7 +147,9 @@ impl Remote {
             return Ok(Outcome::new(ending, millis(began.elapsed())));
         };
         let mut answer = String::new();
-        let (mut logs, mut parts, mut output_bytes) = (Vec::new(), false, 0);
+        let mut logs = Vec::new();
+        let mut parts = false;
+        let mut output_bytes = 0;
         let ending = loop {
             let heard = tokio::select! {
                 biased;
@@ -171,10 +169,12 @@ impl Remote {
                         events.chunk(Value::String(last)).await;
                     }
                     output_bytes = answer.len() as u64;
-                    let (manifest, deadline) = (call.manifest.clone(), &context.deadline);
-                    let read = move || answered(&manifest, answer);
+                    let manifest = call.manifest.clone();
+                    let deadline = &context.deadline;
                     let text = deadline
-                        .run(output_bytes > LARGE_TEXT_BYTES as u64, read)
+                        .run(output_bytes > LARGE_TEXT_BYTES as u64, move || {
+                            answered(&manifest, answer)
+                        })
                         .await?;
                     break Ending::Answered(ToolAnswer::new(text, deadline));
                 }

@@ -208,7 +208,9 @@ pub fn contract(component: &Component, entry_point: Option<&str>) -> Result<Cont
 fn is_run(f: &wasmtime::component::types::ComponentFunc) -> bool {
     let params: Vec<Type> = f.params().map(|(_, ty)| ty).collect();
     let results: Vec<Type> = f.results().collect();
-    let text = |ty: Option<Type>| matches!(ty, Some(Type::String));
+    fn text(ty: Option<Type>) -> bool {
+        matches!(ty, Some(Type::String))
+    }
     matches!(params.as_slice(), [Type::String])
         && matches!(results.as_slice(), [Type::Result(r)] if text(r.ok()) && text(r.err()))
         && !f.async_()

@@ -54,10 +54,8 @@ impl CompileLimits {
         let mib = bytes.div_ceil(MIB);
         let cpu_time = Duration::from_secs(20 + mib.saturating_mul(5))
             .min(Duration::from_secs(MAX_CPU_SECONDS));
-        let (wanted, most) = (
-            (256 * MIB).saturating_add(bytes.saturating_mul(24)),
-            memory_bytes.max(GIB),
-        );
+        let wanted = (256 * MIB).saturating_add(bytes.saturating_mul(24));
+        let most = memory_bytes.max(GIB);
         CompileLimits {
             cpu_time,
             memory: wanted.min(most),
@@ -110,9 +108,10 @@ pub fn serve() -> io::Result<()> {
 /// Reads the whole module, then checks its digest. No byte of it is used before the check.
 fn read(module: &FilePart, digest: &str) -> Result<Vec<u8>, String> {
     let module = trusted_code::read(module, MAX_MODULE_BYTES).map_err(|e| e.to_string())?;
-    match crate::base::sha256_hex(&module) == digest {
-        true => Ok(module),
-        false => Err("it changed while it was read".to_owned()),
+    if crate::base::sha256_hex(&module) == digest {
+        Ok(module)
+    } else {
+        Err("it changed while it was read".to_owned())
     }
 }
 
@@ -190,7 +189,7 @@ pub async fn run(
         child.send(&order, &[]).await?;
         receive(&mut child.from, into, most).await
     };
-    let over = |most: u64, unit: &str, more: &str| {
+    fn over(most: u64, unit: &str, more: &str) -> Failure {
         let why = format!(
             "compiling the module takes more than {most} {unit}, the limit for its size{more}"
         );
@@ -198,7 +197,7 @@ pub async fn run(
             why,
             too_much: true,
         })
-    };
+    }
     let failed = match tokio::time::timeout(allowed.cpu_time * WALL_TIME_FACTOR, talk).await {
         Ok(Ok(done)) => return done,
         Ok(Err(failed)) => failed,
@@ -246,11 +245,11 @@ async fn receive(
             // Never held whole in memory: a few bytes of module can become much code.
             WorkerMessage::Code => {
                 left -= piece.len() as u64;
-                let write = move || into.write(&piece).map(|()| into);
-                let written = tokio::task::spawn_blocking(write)
-                    .await
-                    .map_err(io::Error::other)
-                    .flatten();
+                let written =
+                    tokio::task::spawn_blocking(move || into.write(&piece).map(|()| into))
+                        .await
+                        .map_err(io::Error::other)
+                        .flatten();
                 into = match written {
                     Ok(into) => into,
                     Err(e) => return Ok(Err(not_stored(&e))),

@@ -44,7 +44,8 @@ impl Watch {
 
     pub fn saw(&self, what: DenialKind, mut target: String) {
         target.truncate(target.floor_char_boundary(MAX_TEXT_BYTES));
-        let (refused, reported) = (Refused { what, target }, &mut *lock(&self.0));
+        let refused = Refused { what, target };
+        let reported = &mut *lock(&self.0);
         if reported.refused.contains(&refused) {
             return;
         }
@@ -98,9 +99,11 @@ impl WorkerDenials {
         };
         let network =
             |what: TrafficKind, target: &str, refusal| lock(traffic).refused(what, target, refusal);
-        let bound = |why: &str| RefusalReason::Bound {
-            why: why.to_owned(),
-        };
+        fn bound(why: &str) -> RefusalReason {
+            RefusalReason::Bound {
+                why: why.to_owned(),
+            }
+        }
         match what {
             DenialKind::Read => file(Operation::Read, "wasm: not granted"),
             DenialKind::Write => file(Operation::Write, "wasm: not granted"),
@@ -153,11 +156,13 @@ impl Granted {
         let in_part = granted
             .iter()
             .any(|(_, opening)| matches!(opening, Opening::Snapshot { .. }));
-        let area = |(access, opening): &(Access, Opening)| match opening {
-            // Other names than the staged ones can be made there, and are dropped afterwards.
-            Opening::Staged { folder, .. } => (Area::Tree(folder.clone()), true),
-            other => (Area::from_opening(other), *access == Access::Write),
-        };
+        fn area((access, opening): &(Access, Opening)) -> (Area, bool) {
+            match opening {
+                // Other names than the staged ones can be made there, and are dropped afterwards.
+                Opening::Staged { folder, .. } => (Area::Tree(folder.clone()), true),
+                other => (Area::from_opening(other), *access == Access::Write),
+            }
+        }
         Granted {
             folder: folder.to_owned(),
             areas: granted.iter().map(area).collect(),

@@ -73,8 +73,11 @@ impl Guest {
             refused: false,
             watch: watch.clone(),
         };
-        let (http, hooks) = (WasiHttpCtx::default(), Hooks::new(networked, watch.clone()));
-        let (table, names, salt) = (ResourceTable::new(), HashMap::new(), RandomState::new());
+        let http = WasiHttpCtx::default();
+        let hooks = Hooks::new(networked, watch.clone());
+        let table = ResourceTable::new();
+        let names = HashMap::new();
+        let salt = RandomState::new();
         Guest {
             table,
             meter,
@@ -102,10 +105,12 @@ impl Guest {
             Err(error) => error.downcast()?,
         };
         let writes = doing != Doing::Reads;
-        let whole = |(handle, path): &(u32, &str)| {
-            below(self.names.get(handle).map_or("", String::as_str), path)
-        };
-        let paths: Vec<String> = paths.iter().map(whole).collect();
+        let paths: Vec<String> = paths
+            .iter()
+            .map(|(handle, path): &(u32, &str)| {
+                below(self.names.get(handle).map_or("", String::as_str), path)
+            })
+            .collect();
         let Some(path) = paths
             .iter()
             .find(|path| !self.granted.holds(path, writes))
@@ -328,7 +333,8 @@ macro_rules! watched {
             concat!("[method]descriptor.", $name),
             |mut store: GuestStore, (handle, $($given,)* path, $($more,)*): (Handle, $($kind,)* String, $($then,)*)| {
                 Box::new(async move {
-                    let (at, asked) = (handle.rep(), path.clone());
+                    let at = handle.rep();
+ let asked = path.clone();
                     let answer = store.data_mut().filesystem().$method(handle, $($given,)* path, $($more,)*).await;
                     store.data().answered(Doing::$doing, &[(at, &asked)], answer)
                 })
@@ -355,7 +361,9 @@ fn files(types: &mut LinkerInstance<'_, Guest>) -> wasmtime::Result<()> {
                 let (handle, follow, path, how, flags) = given;
                 let writes = how.intersects(OpenFlags::CREATE | OpenFlags::TRUNCATE)
                     || flags.contains(DescriptorFlags::WRITE);
-                let (at, asked, guest) = (handle.rep(), path.clone(), store.data_mut());
+                let at = handle.rep();
+                let asked = path.clone();
+                let guest = store.data_mut();
                 let answer = guest
                     .filesystem()
                     .open_at(handle, follow, path, how, flags)
@@ -376,8 +384,10 @@ fn files(types: &mut LinkerInstance<'_, Guest>) -> wasmtime::Result<()> {
         "[method]descriptor.rename-at",
         |mut store: GuestStore, (handle, path, to, name): (Handle, String, Handle, String)| {
             Box::new(async move {
-                let (from, asked, at, wanted) =
-                    (handle.rep(), path.clone(), to.rep(), name.clone());
+                let from = handle.rep();
+                let asked = path.clone();
+                let at = to.rep();
+                let wanted = name.clone();
                 let answer = store
                     .data_mut()
                     .filesystem()
@@ -394,8 +404,10 @@ fn files(types: &mut LinkerInstance<'_, Guest>) -> wasmtime::Result<()> {
         |mut store: GuestStore,
          (handle, follow, path, to, name): (Handle, PathFlags, String, Handle, String)| {
             Box::new(async move {
-                let (from, asked, at, wanted) =
-                    (handle.rep(), path.clone(), to.rep(), name.clone());
+                let from = handle.rep();
+                let asked = path.clone();
+                let at = to.rep();
+                let wanted = name.clone();
                 let answer = store
                     .data_mut()
                     .filesystem()
@@ -421,7 +433,8 @@ fn files(types: &mut LinkerInstance<'_, Guest>) -> wasmtime::Result<()> {
         "[method]descriptor.metadata-hash-at",
         |mut store: GuestStore, (handle, follow, path): (Handle, PathFlags, String)| {
             Box::new(async move {
-                let (at, asked) = (handle.rep(), path.clone());
+                let at = handle.rep();
+                let asked = path.clone();
                 let hash = store
                     .data_mut()
                     .filesystem()
@@ -578,7 +591,8 @@ struct SinkState {
 impl Sink {
     /// `report`: the message that carries the bytes. More than `max_bytes` end the call.
     pub fn new(to: &ToHost, report: WorkerMessage, max_bytes: u64) -> Sink {
-        let (to, pending) = (to.clone(), Vec::new());
+        let to = to.clone();
+        let pending = Vec::new();
         Sink(Arc::new(Mutex::new(SinkState {
             to,
             report,

@@ -178,15 +178,14 @@ pub struct SourceModule {
 
 impl ModuleRefusal {
     fn fault(&self) -> Fault {
-        match self.too_much {
-            true => Fault::new(Kind::ResourceLimitError, self.why.clone()).person(
+        if self.too_much {
+            Fault::new(Kind::ResourceLimitError, self.why.clone()).person(
                 "it is not tried again for an hour; this refusal is stored in the cache of \
                     compiled modules",
-            ),
-            false => {
-                let message = format!("not a module this host can run: {}", self.why);
-                Fault::new(Kind::ScriptError, message)
-            }
+            )
+        } else {
+            let message = format!("not a module this host can run: {}", self.why);
+            Fault::new(Kind::ScriptError, message)
         }
     }
 
@@ -232,13 +231,14 @@ impl Library {
         {
             return Err(refusal.fault());
         }
-        let (this, launchers, shape) = (Arc::clone(self), Arc::clone(launchers), shape.clone());
-        let work = || {
-            let name = name.clone();
-            async move { this.obtain(&launchers, &shape, found, &name).await }
-        };
+        let this = Arc::clone(self);
+        let launchers = Arc::clone(launchers);
+        let shape = shape.clone();
         self.compiling
-            .join(&name, work)
+            .join(&name, || {
+                let name = name.clone();
+                async move { this.obtain(&launchers, &shape, found, &name).await }
+            })
             .await
             .unwrap_or_else(|missed| Err(missing(missed)))
     }
@@ -312,9 +312,11 @@ impl Library {
 
     /// What the cache has of a module: its code, or why it was refused.
     async fn cached(self: &Arc<Self>, key: &str, name: &str) -> Option<Result<Prepared, Fault>> {
-        let (this, key, name) = (Arc::clone(self), key.to_owned(), name.to_owned());
+        let this = Arc::clone(self);
+        let key = key.to_owned();
+        let name = name.to_owned();
         // An entry may be large, and is read whole to be verified.
-        let look = move || {
+        tokio::task::spawn_blocking(move || {
             if let Some(code) = this.cache.store.get(&key, &CODE) {
                 put(&this.opened, key.clone(), code.clone());
                 return Some(Ok(Prepared { key, code }));
@@ -322,8 +324,10 @@ impl Library {
             let (text, since) = this.cache.refused(&name)?;
             let refusal: ModuleRefusal = serde_json::from_slice(&text).ok()?;
             refusal.is_valid(since).then(|| Err(refusal.fault()))
-        };
-        tokio::task::spawn_blocking(look).await.ok().flatten()
+        })
+        .await
+        .ok()
+        .flatten()
     }
 
     /// Compiles, stores and remembers.
@@ -352,7 +356,8 @@ impl Library {
             .map_err(|e| not_stored(&e))?;
         let new =
             compile::run(launchers, shape, module.map_err(Failure::Unreadable)?, into).await?;
-        let (this, name) = (Arc::clone(self), key.clone());
+        let this = Arc::clone(self);
+        let name = key.clone();
         let finished = tokio::task::spawn_blocking(move || this.cache.finish(&name, new)).await;
         let code = finished
             .map_err(io::Error::other)
@@ -387,7 +392,8 @@ impl Library {
         shape: &policy::Shape,
         deadline: &CallDeadline,
     ) -> Result<Script, Fault> {
-        let (this, path) = (Arc::clone(self), shape.script.clone().unwrap_or_default());
+        let this = Arc::clone(self);
+        let path = shape.script.clone().unwrap_or_default();
         let file = match self.known(&path)? {
             Some(file) => file,
             None => {

@@ -204,7 +204,8 @@ impl Wasm {
         // Staged copies are made when a worker starts, so such a worker is for one call.
         let staged = !wanted.grants.stages.is_empty();
         let mut idle = self.idle.take(|kept| !staged && *kept == wanted);
-        let (traffic, folder) = (&*context.traffic, &*shape.folder);
+        let traffic = &*context.traffic;
+        let folder = &*shape.folder;
         let log = Log::new(shape.limits.get(Limit::LogBytes), events);
         let out = OutputReader::new(shape.limits.get(Limit::OutputBytes), events);
         let mut sinks = CallSinks {
@@ -233,11 +234,9 @@ impl Wasm {
                 }
             };
             context.opens(shape).await?;
-            let (started, left, live) = (
-                Instant::now(),
-                clock.left(),
-                (wanted.grants.mounts.as_slice(), before),
-            );
+            let started = Instant::now();
+            let left = clock.left();
+            let live = (wanted.grants.mounts.as_slice(), before);
             let calling = session.call(&input, per_call, left, &mut sinks);
             match session::count_writes(live, (&shape.limits, left), calling).await? {
                 // The worker died while idle, and the call never began: start a fresh worker.
@@ -349,7 +348,8 @@ async fn conclude(
             );
         }
     };
-    let (last_lines, is_list) = (output::last_lines(&printed.rest), printed.is_list());
+    let last_lines = output::last_lines(&printed.rest);
+    let is_list = printed.is_list();
     let output_bytes = printed.total.max(returned.len() as u64);
     let gave_answer = matches!(
         answer.end,

@@ -139,12 +139,12 @@ impl Child {
     pub async fn publish(&mut self, shape: &Shape) -> Result<Vec<Artifact>, Fault> {
         // A worker that may serve another call waits for its next order.
         drop(self.to.take());
-        let failed = || {
+        fn failed() -> Fault {
             Fault::new(
                 Kind::InternalError,
                 "the worker did not end after its answer",
             )
-        };
+        }
         let ended = tokio::time::timeout(SHUTDOWN_TIMEOUT, self.ready.launcher.wait())
             .await
             .map_err(|_| failed())?;
@@ -507,7 +507,8 @@ pub async fn count_writes<T>(
             let ended = tokio::time::timeout(Duration::from_millis(SAMPLE_MS), &mut call)
                 .await
                 .ok();
-            let (last, limits) = (ended.is_some(), limits.clone());
+            let last = ended.is_some();
+            let limits = limits.clone();
             let (back, over) = look(move || {
                 let over = if last {
                     written.look_at_end(&limits)

@@ -84,9 +84,11 @@ pub fn serve() -> io::Result<()> {
 }
 
 fn load(init: Init) -> Result<Loaded, WorkerMessage> {
-    let refused = |message: String| WorkerMessage::Refused {
-        message: frame::short(&message),
-    };
+    fn refused(message: String) -> WorkerMessage {
+        WorkerMessage::Refused {
+            message: frame::short(&message),
+        }
+    }
     let engine = engine::running().map_err(|e| WorkerMessage::Unable {
         message: frame::short(&format!("{e:#}")),
     })?;
@@ -177,10 +179,8 @@ impl Loaded {
         let cpu_before = cpu_used();
         let cpu_end = cpu_before + Duration::from_millis(limits.get(Limit::CpuMs));
         let most = limits.get(Limit::OutputBytes);
-        let (log, out) = (
-            Sink::new(to, WorkerMessage::Log, u64::MAX),
-            Sink::new(to, WorkerMessage::Output, most),
-        );
+        let log = Sink::new(to, WorkerMessage::Log, u64::MAX);
+        let out = Sink::new(to, WorkerMessage::Output, most);
         let watch = Watch::new(to.clone());
         let mut store = Store::new(
             &self.engine,
@@ -196,10 +196,14 @@ impl Loaded {
         let copy = most.max(MIB).saturating_add(64 * KIB);
         store.set_hostcall_fuel(usize::try_from(copy).unwrap_or(usize::MAX));
         store.set_epoch_deadline(1);
-        store.epoch_deadline_callback(move |_| match () {
-            () if Instant::now() >= deadline => Err(wasmtime::Error::new(Cut::Time)),
-            () if cpu_used() >= cpu_end => Err(wasmtime::Error::new(Cut::Cpu)),
-            () => Ok(UpdateDeadline::Yield(1)),
+        store.epoch_deadline_callback(move |_| {
+            if Instant::now() >= deadline {
+                Err(wasmtime::Error::new(Cut::Time))
+            } else if cpu_used() >= cpu_end {
+                Err(wasmtime::Error::new(Cut::Cpu))
+            } else {
+                Ok(UpdateDeadline::Yield(1))
+            }
         });
         self.ticker.running(true);
         let run =
@@ -321,7 +325,8 @@ impl Loaded {
                 .stdout(out.clone()),
         };
         let memory = self.init.limits.get(Limit::MemoryBytes);
-        let (folders, granted) = (self.folders.clone(), Arc::clone(&self.granted));
+        let folders = self.folders.clone();
+        let granted = Arc::clone(&self.granted);
         Guest::new(wasi.build(), folders, granted, memory, networked, watch)
     }
 
@@ -432,7 +437,8 @@ struct Ticker {
 impl Ticker {
     fn start(engine: &wasmtime::Engine) -> io::Result<Ticker> {
         let running = Arc::new(AtomicBool::new(false));
-        let (engine, run) = (engine.weak(), Arc::clone(&running));
+        let engine = engine.weak();
+        let run = Arc::clone(&running);
         let thread = thread::Builder::new()
             .name("ticker".into())
             .stack_size(128 * 1024)

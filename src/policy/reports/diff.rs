@@ -206,7 +206,7 @@ impl Powers {
 /// The files of two sets of policies, as written. The audits of tools show what each tool gains or
 /// loses; only this comparison lists a changed rule that no tool uses.
 pub fn of_policies(old: &Policies, new: &Policies) -> [Vec<Powers>; 2] {
-    let written = |policies: &Policies| -> BTreeMap<String, Value> {
+    fn written(policies: &Policies) -> BTreeMap<String, Value> {
         let callers = policies
             .callers()
             .map(|callers| (&callers.file, &callers.source));
@@ -218,8 +218,9 @@ pub fn of_policies(old: &Policies, new: &Policies) -> [Vec<Powers>; 2] {
             Some((text::path(Path::new(file.file_name()?)), keyed(source)))
         });
         named.collect()
-    };
-    let (old, mut new) = (written(old), written(new));
+    }
+    let old = written(old);
+    let mut new = written(new);
     // One file on each side is one policy before and after, whatever it is called.
     if let ([before], [after]) = (
         &old.keys().collect::<Vec<_>>()[..],
@@ -229,26 +230,28 @@ pub fn of_policies(old: &Policies, new: &Policies) -> [Vec<Powers>; 2] {
     }
     let subjects: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
     [&old, &new].map(|files| {
-        let file = |subject: &&String| {
-            let facts = files.get(*subject).cloned().unwrap_or_default();
-            Powers {
-                subject: (*subject).clone(),
-                facts,
-                ..Powers::default()
-            }
-        };
-        subjects.iter().map(file).collect()
+        subjects
+            .iter()
+            .map(|subject: &&String| {
+                let facts = files.get(*subject).cloned().unwrap_or_default();
+                Powers {
+                    subject: (*subject).clone(),
+                    facts,
+                    ..Powers::default()
+                }
+            })
+            .collect()
     })
 }
 
 /// Turns lists of entries into objects by the entry's name, so that an inserted entry changes no
 /// other.
 fn keyed(value: &Value) -> Value {
-    let name = |entry: &Value| {
+    fn name(entry: &Value) -> Option<String> {
         ["path", "host", "name", "service"]
             .iter()
             .find_map(|key| Some(entry[key].as_str()?.to_owned()))
-    };
+    }
     match value {
         Value::Object(map) => Value::Object(
             map.iter()
@@ -260,14 +263,15 @@ fn keyed(value: &Value) -> Value {
                 .iter()
                 .filter_map(|item| Some((name(item)?, item)))
                 .collect();
-            match named.len() == items.len() && !items.is_empty() {
-                true => Value::Object(
+            if named.len() == items.len() && !items.is_empty() {
+                Value::Object(
                     named
                         .into_iter()
                         .map(|(name, item)| (name, keyed(item)))
                         .collect(),
-                ),
-                false => value.clone(),
+                )
+            } else {
+                value.clone()
             }
         }
         other => other.clone(),
@@ -288,9 +292,13 @@ pub fn between(old: &[Powers], new: &[Powers]) -> Diff {
     };
     for powers in new {
         if let Some(before) = counterpart(powers, old, new.len() == 1) {
-            let is_about =
-                |change: &Change| [&before.subject, &powers.subject].contains(&&change.subject);
-            let is_known = diff.newly.iter().chain(&diff.no_longer).any(is_about);
+            let is_known = diff
+                .newly
+                .iter()
+                .chain(&diff.no_longer)
+                .any(|change: &Change| {
+                    [&before.subject, &powers.subject].contains(&&change.subject)
+                });
             diff.different.extend(different(before, powers, is_known));
         }
     }
@@ -373,7 +381,8 @@ fn compare(old: &Powers, new: &Powers, changes: &mut Vec<Change>) {
         changes,
     );
     for limit in new.limits.iter().map(|limit| limit.limit) {
-        let (before, now) = (old.limit(limit), new.limit(limit));
+        let before = old.limit(limit);
+        let now = new.limit(limit);
         if now > before {
             push(
                 changes,
@@ -426,7 +435,8 @@ fn different(old: &Powers, new: &Powers, is_known: bool) -> Vec<Difference> {
         Some(&new.facts),
         String::new(),
         &mut |place, before, now| {
-            let (now, before) = (now.cloned(), before.cloned());
+            let now = now.cloned();
+            let before = before.cloned();
             found.push(Difference {
                 subject: subject.clone(),
                 place,
@@ -435,9 +445,11 @@ fn different(old: &Powers, new: &Powers, is_known: bool) -> Vec<Difference> {
             });
         },
     );
-    let (before, now) = (&old.digests.confinement, &new.digests.confinement);
+    let before = &old.digests.confinement;
+    let now = &new.digests.confinement;
     if !is_known && found.is_empty() && before != now && before.is_some() && now.is_some() {
-        let (subject, place) = (subject.clone(), "/digests/confinement".to_owned());
+        let subject = subject.clone();
+        let place = "/digests/confinement".to_owned();
         found.push(Difference {
             subject,
             place,

@@ -11,7 +11,7 @@ use crate::policy::decision::Decision;
 use crate::policy::file::{HOST_FILE, SUFFIX};
 use crate::policy::files::is_shared;
 use crate::policy::hosts::risks;
-use crate::policy::verdict::{Narrower, RequestKind, Verdict};
+use crate::policy::verdict::{Narrower, RequestKind};
 use crate::quantity::Limit;
 use ipnet::IpNet;
 use std::collections::BTreeSet;
@@ -122,13 +122,16 @@ fn head(manifest: &Manifest, site: &ToolPaths, decision: &Decision, root: &Path)
 /// A basic string of TOML on one line, with all invisible characters escaped (toml.io v1.0.0,
 /// "String").
 fn quote(text: &str) -> String {
-    let plain = |c: char| is_printable(c.encode_utf8(&mut [0; 4]));
-    let one = |c: char| match c {
-        '"' | '\\' => format!("\\{c}"),
-        c if plain(c) => c.to_string(),
-        c => format!("\\U{:08X}", u32::from(c)),
-    };
-    format!("\"{}\"", text.chars().map(one).collect::<String>())
+    format!(
+        "\"{}\"",
+        text.chars()
+            .map(|c: char| match c {
+                '"' | '\\' => format!("\\{c}"),
+                c if is_printable(c.encode_utf8(&mut [0; 4])) => c.to_string(),
+                c => format!("\\U{:08X}", u32::from(c)),
+            })
+            .collect::<String>()
+    )
 }
 
 fn list(head: &str, key: &str, lines: &[String]) -> String {
@@ -240,7 +243,8 @@ fn words(manifest: &Manifest, decision: &Decision, why: &str) -> String {
         .iter()
         .map(String::as_str)
         .collect();
-    let (mut granted, mut secrets) = (Vec::new(), Vec::new());
+    let mut granted = Vec::new();
+    let mut secrets = Vec::new();
     for word in words.into_iter().filter(|word| !never.contains(word)) {
         match capability::kind(word) {
             CapabilityKind::Env(_) | CapabilityKind::Ask(_) => {
@@ -273,11 +277,9 @@ fn service(manifest: &Manifest, why: &str) -> String {
         return String::new();
     };
     let queues: Vec<String> = service.requests.iter().map(|queue| quote(queue)).collect();
-    let (id, queues, response) = (
-        quote(&service.id),
-        queues.join(", "),
-        quote(&service.response),
-    );
+    let id = quote(&service.id);
+    let queues = queues.join(", ");
+    let response = quote(&service.response);
     let about = "\n# The arguments of each call go to whoever reads the queue; `user = true` would \
                  send the caller's name, too.\n[services]\n";
     let line =
@@ -303,12 +305,11 @@ fn packages(decision: &Decision, why: &str) -> String {
             .as_ref()
             .map_or("default", |grant| &grant.rules.index),
     );
-    let about = match wanted.locked {
-        true => "",
-        false => {
-            "# No lock with hashes lies beside the script: `toolhost deps lock` makes one. lock = \
+    let about = if wanted.locked {
+        ""
+    } else {
+        "# No lock with hashes lies beside the script: `toolhost deps lock` makes one. lock = \
              \"relaxed\" does without.\n"
-        }
     };
     let name = wanted.ecosystem.name();
     format!(
@@ -320,22 +321,22 @@ fn packages(decision: &Decision, why: &str) -> String {
 /// Comments on what no policy can grant, so that no rule is suggested for it, and on what this
 /// machine lacks.
 fn refusals(id: &str, decision: &Decision) -> String {
-    let of = |narrower| -> String {
+    fn of(narrower: Narrower, decision: &Decision) -> String {
         let denied = decision.denied().filter(|v| v.narrower == Some(narrower));
-        let reason = |v: &Verdict| printable(v.reason.as_deref().unwrap_or_default());
         denied
             .map(|v| {
                 format!(
                     "#   {} {}: {}\n",
                     v.what.name(),
                     printable(&v.asked),
-                    reason(v)
+                    printable(v.reason.as_deref().unwrap_or_default())
                 )
             })
             .collect()
-    };
+    }
     let mut out = String::new();
-    let (never, lacking) = (of(Narrower::House), of(Narrower::Machine));
+    let never = of(Narrower::House, decision);
+    let lacking = of(Narrower::Machine, decision);
     if !never.is_empty() {
         let all = if decision.narrow {
             ""

@@ -81,12 +81,17 @@ fn package(target: &str) -> Result<Question, String> {
     let (name, version) = at.map_or((target, None), |at| {
         (&target[..at], Some(&target[at + 1..]))
     });
-    let known = |has: &dyn Fn(Ecosystem) -> bool| Ecosystem::ALL.into_iter().any(has);
-    let is_version = |text: &str| {
-        !text.is_empty()
-            && known(&|it| versions::version(it, text).is_some() || versions::is_range(it, text))
-    };
-    if !known(&|it| versions::name(it, name).is_some()) || !version.is_none_or(is_version) {
+    fn known(has: &dyn Fn(Ecosystem) -> bool) -> bool {
+        Ecosystem::ALL.into_iter().any(has)
+    }
+    if !known(&|it| versions::name(it, name).is_some())
+        || !version.is_none_or(|text: &str| {
+            !text.is_empty()
+                && known(&|it| {
+                    versions::version(it, text).is_some() || versions::is_range(it, text)
+                })
+        })
+    {
         return Err(
             "not a package: write its name, alone or with `@` and a version or a range (`<2`)"
                 .to_owned(),
@@ -122,12 +127,10 @@ fn about(decision: &Decision, question: &Question, bases: &[PathBuf]) -> Vec<Too
         ""
     };
     let answer = |how: &str, grant: String, rule: &str, why: &str| {
-        let (tool, how, rule, why) = (
-            decision.tool.clone(),
-            format!("{how}{here}"),
-            rule.to_owned(),
-            why.to_owned(),
-        );
+        let tool = decision.tool.clone();
+        let how = format!("{how}{here}");
+        let rule = rule.to_owned();
+        let why = why.to_owned();
         ToolAccess {
             tool,
             how,
@@ -176,17 +179,14 @@ fn about(decision: &Decision, question: &Question, bases: &[PathBuf]) -> Vec<Too
         }
         Question::Secret(name) => {
             let usable = decision.secrets.iter().filter(|grant| grant.name == *name);
-            let how = |is_added: bool| {
-                if is_added {
-                    "without having it"
-                } else {
-                    "and has it"
-                }
-            };
             usable
                 .map(|it| {
                     answer(
-                        how(it.header.is_some()),
+                        if it.header.is_some() {
+                            "without having it"
+                        } else {
+                            "and has it"
+                        },
                         Secret::new(it).text(),
                         &it.rule,
                         &it.why,
@@ -214,15 +214,19 @@ fn about(decision: &Decision, question: &Question, bases: &[PathBuf]) -> Vec<Too
         Question::Call(_) => Vec::new(),
         Question::Service(id) => {
             let grant = decision.service.iter().filter(|grant| grant.service == *id);
-            let how = |user: bool| {
-                if user {
-                    "and sends the caller's name"
-                } else {
-                    "without the caller's name"
-                }
-            };
             grant
-                .map(|grant| answer(how(grant.user), grant.text(), &grant.rule, &grant.why))
+                .map(|grant| {
+                    answer(
+                        if grant.user {
+                            "and sends the caller's name"
+                        } else {
+                            "without the caller's name"
+                        },
+                        grant.text(),
+                        &grant.rule,
+                        &grant.why,
+                    )
+                })
                 .collect()
         }
         Question::Package(name, version) => {
@@ -238,7 +242,8 @@ fn about(decision: &Decision, question: &Question, bases: &[PathBuf]) -> Vec<Too
 
 /// How a tool has a package. `None`: it does not have it.
 fn has(decision: &Decision, name: &str, version: Option<&str>) -> Option<String> {
-    let (grant, wanted) = (decision.packages.as_ref()?, decision.wanted.as_deref()?);
+    let grant = decision.packages.as_ref()?;
+    let wanted = decision.wanted.as_deref()?;
     let ecosystem = grant.ecosystem;
     let name = versions::name(ecosystem, name)?;
     let fits = |held: &str| match version {
@@ -288,7 +293,8 @@ fn has(decision: &Decision, name: &str, version: Option<&str>) -> Option<String>
 /// How much of what is asked about the grant reaches; an address is also reached by a name that
 /// leads to it.
 fn reaches(grant: &HostGrant, asked: &HostPattern) -> Option<&'static str> {
-    let (own, host) = (&grant.pattern.host, &asked.host);
+    let own = &grant.pattern.host;
+    let host = &asked.host;
     if asked
         .port
         .is_some_and(|port| !grant.pattern.ports().contains(&port))
@@ -298,12 +304,12 @@ fn reaches(grant: &HostGrant, asked: &HostPattern) -> Option<&'static str> {
     if own.covers(host) {
         return Some("all of it");
     }
-    let leads = |address| {
-        special(address).is_none() || grant.ranges.iter().any(|range| range.contains(&address))
-    };
     match (own, host) {
         (Host::Address(_), Host::Address(_)) => None,
-        (_, Host::Address(address)) if leads(*address) => {
+        (_, Host::Address(address))
+            if (special(*address).is_none()
+                || grant.ranges.iter().any(|range| range.contains(&*address))) =>
+        {
             Some("if a name that it reaches has this address")
         }
         _ => host.covers(own).then_some("a part of it"),
@@ -351,7 +357,8 @@ fn holds(grant: &Grant, path: &Path, bases: &[PathBuf], mounts: &Mounts) -> Opti
             .iter()
             .find_map(|base| below_a_script_folder(&area, path, base));
     }
-    let (area, places) = (PlacedArea::new(&area, mounts), mounts.places(path));
+    let area = PlacedArea::new(&area, mounts);
+    let places = mounts.places(path);
     if area.holds(&places[0]) {
         return Some("all of it");
     }
@@ -403,12 +410,12 @@ pub fn text(question: &Question, answers: &[ToolAccess]) -> String {
         };
         return format!("{who} can {asked}.\n");
     }
-    let line = |a: &ToolAccess| {
+    fn line(a: &ToolAccess) -> String {
         format!(
             "{}: {} ({}), rule {}: {}",
             a.tool, a.how, a.grant, a.rule, a.why
         )
-    };
+    }
     let lines: String = answers
         .iter()
         .map(|answer| format!("  {}\n", printable(&line(answer))))

@@ -37,9 +37,11 @@ impl HardDenials<'_> {
             .places
             .get(|mounts| MachinePlaces::new(self.machine, mounts));
         let way = mounts.way(request.path());
-        let is_below =
-            |kernel: &&(&str, Place)| way.iter().any(|place| place.starts_with(&*kernel.1));
-        if let Some((kernel, _)) = machine.kernel.iter().find(is_below) {
+        if let Some((kernel, _)) = machine
+            .kernel
+            .iter()
+            .find(|kernel: &&(&str, Place)| way.iter().any(|place| place.starts_with(&*kernel.1)))
+        {
             return Some(format!(
                 "nothing below {kernel} is ever granted: a tool has its own"
             ));
@@ -103,15 +105,14 @@ impl HardDenials<'_> {
         machine: &MachinePlaces,
     ) -> Option<String> {
         let base = self.own_base(request);
-        let counts = |relied: &ReliedOn| {
+        if let Some(relied) = machine.relied_on.find(placed, |relied: &ReliedOn| {
             let far = if relied.is_runtime {
                 base
             } else {
                 base.and_then(Path::parent)
             };
             !far.is_some_and(|far| far.starts_with(&relied.path))
-        };
-        if let Some(relied) = machine.relied_on.find(placed, counts) {
+        }) {
             return Some(relied.words.clone());
         }
         if placed.0.folder() == &*machine.root {
@@ -120,10 +121,11 @@ impl HardDenials<'_> {
             );
         }
         // The private copy of a folder would cover an interpreter in it.
-        let is_covered = |root: &PathBuf| {
-            !matches!(request, Area::Tree(_)) && root.starts_with(request.folder())
-        };
-        let root = runtimes(self.machine).flat_map(files_of).find(is_covered)?;
+        let root = runtimes(self.machine)
+            .flat_map(files_of)
+            .find(|root: &PathBuf| {
+                !matches!(request, Area::Tree(_)) && root.starts_with(request.folder())
+            })?;
         Some(format!(
             "files of an interpreter could be written or covered: {}",
             root.display()
@@ -153,12 +155,13 @@ impl HardDenials<'_> {
             name.is_none() && places.iter().any(|home| home.starts_with(&path))
                 || below.is_some_and(|name| name.as_encoded_bytes().starts_with(b"."))
         };
-        let has_own_base =
-            |home: &Path| base.is_some_and(|base| base.starts_with(home) && base != home);
         let home = machine
             .homes
             .iter()
-            .find(|(home, places)| is_written(places) && !has_own_base(home))?
+            .find(|(home, places)| {
+                is_written(places)
+                    && !base.is_some_and(|base| base.starts_with(home) && base != home)
+            })?
             .0
             .display();
         Some(format!(
@@ -170,10 +173,6 @@ impl HardDenials<'_> {
     fn files_in_use(&self, request: &Area, placed: &PlacedArea, mounts: &Mounts) -> Option<String> {
         let owners = self.owners.iter().map(|(_, other)| &other.manifest);
         let mut own = owners.chain([&self.site.manifest]).chain(&self.site.script);
-        let is_written = |path: &&PathBuf| {
-            let is_file = !path.as_os_str().is_empty() && !self.protected.paths.contains(*path);
-            is_file && mounts.way(path).iter().any(|place| placed.0.touches(place))
-        };
         let (_, protected) = self
             .protected
             .places
@@ -183,11 +182,16 @@ impl HardDenials<'_> {
             .records
             .as_ref()
             .filter(|_| !matches!(request, Area::Tree(_)));
-        let records = || records.filter(|folder| &*mounts.place(folder) == placed.0.folder());
         let path = protected
             .find(placed, |_| true)
-            .or_else(|| own.find(is_written))
-            .or_else(records)?;
+            .or_else(|| {
+                own.find(|path: &&PathBuf| {
+                    let is_file =
+                        !path.as_os_str().is_empty() && !self.protected.paths.contains(*path);
+                    is_file && mounts.way(path).iter().any(|place| placed.0.touches(place))
+                })
+            })
+            .or_else(|| records.filter(|folder| &*mounts.place(folder) == placed.0.folder()))?;
         let what = match path {
             path if Some(path) == self.site.script.as_ref() => "the tool's own script",
             path if *path == self.site.manifest => "the tool's own manifest",
@@ -203,8 +207,11 @@ impl HardDenials<'_> {
             .path()
             .strip_prefix(&self.site.folder)
             .unwrap_or(request.path());
-        let is_run = |name: &&str| is_listed(OBEYED, name) || is_listed(PACKAGES, name);
-        if let Some(name) = below.iter().filter_map(|part| part.to_str()).find(is_run) {
+        if let Some(name) = below
+            .iter()
+            .filter_map(|part| part.to_str())
+            .find(|name: &&str| is_listed(OBEYED, name) || is_listed(PACKAGES, name))
+        {
             return Some(format!("other programs run or obey `{name}`"));
         }
         let pattern = names_of(request).filter(|pattern| is_definition(pattern))?;
@@ -234,7 +241,13 @@ pub struct MachinePlaces {
 impl MachinePlaces {
     fn new(machine: &Machine, mounts: &Mounts) -> MachinePlaces {
         let mut relied_on = PlaceIndex::default();
-        let mut add = |path: &Path, is_runtime, words: String| {
+        fn add(
+            path: &Path,
+            is_runtime: bool,
+            words: String,
+            relied_on: &mut PlaceIndex<ReliedOn>,
+            mounts: &Mounts,
+        ) {
             relied_on.insert(
                 path,
                 ReliedOn {
@@ -244,17 +257,19 @@ impl MachinePlaces {
                 },
                 mounts,
             );
-        };
+        }
         for folder in SYSTEM.iter().chain(&SYSTEM_FOLDERS) {
             let words =
                 format!("{folder} holds programs or settings of the machine, which no tool writes");
-            add(Path::new(folder), false, words);
+            add(Path::new(folder), false, words, &mut relied_on, mounts);
         }
         for (path, words) in &machine.relied_on {
             add(
                 path,
                 false,
                 format!("{} could be written: {words}", path.display()),
+                &mut relied_on,
+                mounts,
             );
         }
         for path in runtimes(machine).flat_map(files_of) {
@@ -265,6 +280,8 @@ impl MachinePlaces {
                     "files of an interpreter could be written or covered: {}",
                     path.display()
                 ),
+                &mut relied_on,
+                mounts,
             );
         }
         MachinePlaces {

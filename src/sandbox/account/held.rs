@@ -91,14 +91,16 @@ impl DescriptorMemory {
         room: u64,
     ) -> Result<u64, Errno> {
         let count: u64 = pids.iter().map(|pid| files_of(*pid).1).sum();
-        let more =
-            |held: &DescriptorMemory| count.saturating_sub(held.count).saturating_mul(held.socket);
-        if Instant::now() >= self.due || self.descriptors.saturating_add(more(self)) > room {
+        fn more(held: &DescriptorMemory, count: &u64) -> u64 {
+            count.saturating_sub(held.count).saturating_mul(held.socket)
+        }
+        if Instant::now() >= self.due || self.descriptors.saturating_add(more(self, &count)) > room
+        {
             let began = Instant::now();
             (self.descriptors, self.count) = (self.look(pids, files, room)?, count);
             self.due = Instant::now() + MAX_PAUSE.min(began.elapsed() * PART);
         }
-        let sum = self.descriptors.saturating_add(more(self));
+        let sum = self.descriptors.saturating_add(more(self, &count));
         let locks = self.locks(|| Ok(pids.to_vec()), cpu_ms, room.saturating_sub(sum))?;
         // A descriptor on its way may be a socket, full itself.
         Ok(sum.saturating_add(locks + LOCK * self.watches + self.socket * self.sent))
@@ -114,20 +116,28 @@ impl DescriptorMemory {
         if Instant::now() >= self.locks_due && cpu_ms >= self.cpu_ms + CPU_MS {
             let began = Instant::now();
             (self.locks, self.watches, self.sent) = (0, 0, 0);
-            let (mut tables, mut met) = (Met::new(Compared::Tables), Met::new(Compared::Files));
+            let mut tables = Met::new(Compared::Tables);
+            let mut met = Met::new(Compared::Files);
             for pid in pids()?.into_iter().filter(|pid| tables.is_new(*pid, 0)) {
                 let Some(folder) = open(pid, "fdinfo")? else {
                     continue;
                 };
                 for name in names(&folder)? {
-                    let (mut watches, mut sent) = (0, 0);
-                    let is_lock = |line: &[u8]| {
-                        watches += u64::from(line.starts_with(b"tfd:"));
-                        sent += scm_fds(line);
-                        line.starts_with(b"lock:")
-                    };
+                    let mut watches = 0;
+                    let mut sent = 0;
                     // A descriptor that was closed since, or whose process is exiting, shows none.
-                    self.locks += LOCK * lines_at(&folder, &name, is_lock, u64::MAX).unwrap_or(0);
+                    self.locks += LOCK
+                        * lines_at(
+                            &folder,
+                            &name,
+                            |line: &[u8]| {
+                                watches += u64::from(line.starts_with(b"tfd:"));
+                                sent += scm_fds(line);
+                                line.starts_with(b"lock:")
+                            },
+                            u64::MAX,
+                        )
+                        .unwrap_or(0);
                     if watches + sent > 0 && met.is_new(pid, name.parse().unwrap_or(0)) {
                         self.watches += watches;
                         self.sent += sent;
@@ -145,7 +155,8 @@ impl DescriptorMemory {
 
     /// Bytes held by descriptors alone; counting stops beyond `room`.
     fn look(&self, pids: &[u32], files: u64, room: u64) -> Result<u64, Errno> {
-        let (mut bytes, mut counted) = (0, BTreeSet::new());
+        let mut bytes = 0;
+        let mut counted = BTreeSet::new();
         let mut tables = Met::new(Compared::Tables);
         // The longest record is that of a path, or of all locks of a file.
         let text = TEXT.max(files * NAME_IN_TEXT).max(self.locks);

@@ -114,13 +114,13 @@ impl ProcessSnapshot {
     /// Whether what was read of stopped processes between this moment and `later` holds for one
     /// moment: none was made, none ended, and system calls under way faulted in little.
     pub fn is_still(&self, later: &ProcessSnapshot) -> bool {
-        let living = |seen: &ProcessSnapshot| -> Vec<ProcessKey> {
+        fn living(seen: &ProcessSnapshot) -> Vec<(u32, u64)> {
             seen.processes
                 .iter()
                 .filter(|(_, process)| !process.has_ended())
                 .map(|(key, _)| *key)
                 .collect()
-        };
+        }
         self.newest.is_some()
             && self.newest == later.newest
             && living(self) == living(later)
@@ -144,7 +144,8 @@ impl ProcessSnapshot {
 
 /// CPU time (ms) and anonymous memory (bytes) that the living processes of the call show.
 pub fn shown_now() -> Result<(u64, u64), Errno> {
-    let (mut cpu_ms, mut bytes) = (0, 0);
+    let mut cpu_ms = 0;
+    let mut bytes = 0;
     for ((pid, _), process) in ProcessSnapshot::now()?.processes {
         cpu_ms += process.own_ms;
         bytes += resident(pid)?.unwrap_or_default().anonymous;
@@ -312,17 +313,17 @@ fn status(pid: u32) -> Result<String, Errno> {
 /// 6.2), else of the table. A first thread that ended shows none; the others show all (`seccomp`
 /// lets no thread have its own table).
 pub fn files_of(pid: u32) -> (String, u64) {
-    let count = |folder: &String| {
+    fn count(folder: &str) -> u64 {
         let size = std::fs::metadata(format!("{folder}/fd")).map_or(0, |meta| meta.len());
-        let table = || {
+        fn table(folder: &str) -> u64 {
             let status = text(&format!("{folder}/status")).unwrap_or_default();
             status
                 .lines()
                 .find_map(|line| line.strip_prefix("FDSize:")?.trim().parse().ok())
                 .unwrap_or(0)
-        };
-        if size == 0 { table() } else { size }
-    };
+        }
+        if size == 0 { table(folder) } else { size }
+    }
     let own = format!("/proc/{pid}");
     let mut folders = std::iter::once(own.clone())
         .chain(threads(pid))
@@ -383,9 +384,10 @@ fn threads(pid: u32) -> impl Iterator<Item = String> {
 }
 
 fn kib(text: &str, names: &[&str]) -> u64 {
-    let of = |line: &str| {
-        let rest = names.iter().find_map(|name| line.strip_prefix(name))?;
-        rest.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()
-    };
-    text.lines().filter_map(of).sum()
+    text.lines()
+        .filter_map(|line: &str| {
+            let rest = names.iter().find_map(|name| line.strip_prefix(name))?;
+            rest.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()
+        })
+        .sum()
 }

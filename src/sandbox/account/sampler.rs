@@ -78,14 +78,12 @@ impl Sampler {
     pub fn look(&mut self, scratch: Usage, limit: u64) -> Result<Look, Errno> {
         let cpu_ms = self.see(ProcessSnapshot::now()?);
         self.remember_shown()?;
-        let (mut sum, mut addresses, mut largest) = (
-            Memory {
-                own: scratch.bytes,
-                ..Memory::default()
-            },
-            0,
-            0,
-        );
+        let mut sum = Memory {
+            own: scratch.bytes,
+            ..Memory::default()
+        };
+        let mut addresses = 0;
+        let mut largest = 0;
         for (key, Shown { memory, .. }) in &self.shown {
             let process = &self.seen.processes[key];
             sum.pages += memory.pages;
@@ -174,7 +172,8 @@ impl Sampler {
     /// A process that is ending shows no memory and has it until it is a zombie: as it showed last,
     /// and what the page faults since then can have added.
     fn remember_shown(&mut self) -> Result<(), Errno> {
-        let (mut now, mut known) = (BTreeMap::new(), Met::new(Compared::Memory));
+        let mut now = BTreeMap::new();
+        let mut known = Met::new(Compared::Memory);
         for (key, process) in self
             .seen
             .processes
@@ -284,15 +283,14 @@ impl Sampler {
     /// How many processes of the call are ancestors of this one, itself included.
     fn ancestors(&self, pid: u32) -> u64 {
         let all = &self.seen.processes;
-        let parent = |pid: &u32| {
+        // Each step goes to an older process; the bound is for a pid used again between two reads.
+        let line = std::iter::successors(Some(pid), |pid: &u32| {
             all.range((*pid, 0)..=(*pid, u64::MAX))
                 .next()
                 .map(|(_, p)| p.parent)
-        };
-        // Each step goes to an older process; the bound is for a pid used again between two reads.
-        let line = std::iter::successors(Some(pid), parent)
-            .skip(1)
-            .take_while(|above| *above > 1);
+        })
+        .skip(1)
+        .take_while(|above| *above > 1);
         1 + line.take(all.len().saturating_sub(1)).count() as u64
     }
 }
@@ -300,7 +298,8 @@ impl Sampler {
 /// The sum of the shares of all processes; counting stops beyond `room`. `None` while one is
 /// ending, which shows no share and has one until it is a zombie.
 fn shares(seen: &ProcessSnapshot, room: u64) -> Result<Option<u64>, Errno> {
-    let (mut pages, mut known) = (0, Met::new(Compared::Memory));
+    let mut pages = 0;
+    let mut known = Met::new(Compared::Memory);
     for ((pid, _), process) in seen
         .processes
         .iter()

@@ -100,7 +100,8 @@ impl<S: Send + 'static, A: Send + 'static> Walk<'_, S, A> {
     ) -> Result<Seen<A>, Errno> {
         let mut wait = Duration::ZERO;
         if self.looks == 0 {
-            let (state, answer) = (Arc::clone(&self.state), self.answer.clone());
+            let state = Arc::clone(&self.state);
+            let answer = self.answer.clone();
             // Fails only if the thread ended, and then no answer comes.
             let _ = self.walker.jobs.send(Box::new(move || {
                 let _ = answer.send(walk(&mut lock(&state)));
@@ -174,7 +175,8 @@ impl Stopped {
     /// The processes once all have stopped: those inside a system call first return from it. Or as
     /// they are, where such calls go on for long or take memory.
     pub fn settled(&self) -> Result<ProcessSnapshot, Errno> {
-        let (first, until) = (ProcessSnapshot::now()?, Instant::now() + SETTLING);
+        let first = ProcessSnapshot::now()?;
+        let until = Instant::now() + SETTLING;
         let mut seen = first.clone();
         while seen
             .processes
@@ -204,16 +206,15 @@ impl Drop for Stopped {
         }
         // Processes that the tool had stopped itself stay stopped.
         let now = ProcessSnapshot::now().unwrap_or_default();
-        let was_stopped = |key: &&ProcessKey| {
-            stopping
-                .before
-                .get(key)
-                .is_some_and(|before| *before == switches(key.0))
-        };
         let stopped = now
             .processes
             .keys()
-            .filter(|key| !was_stopped(key))
+            .filter(|key| {
+                stopping
+                    .before
+                    .get(key)
+                    .is_none_or(|before| *before != switches(key.0))
+            })
             .map(|key| key.0);
         for pid in stopped.chain(now.recorder) {
             let _ = kill(Pid::from_raw(pid as i32), Signal::SIGCONT);

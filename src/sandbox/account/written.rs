@@ -71,14 +71,16 @@ impl WriteWatch {
     pub fn begin(mounts: &[Mount], before: Totals) -> Result<Option<WriteWatch>, Errno> {
         let live = || mounts.iter().filter(|mount| WriteWatch::is_needed(mount));
         // A folder that lies in another is counted with that one.
-        let inner =
-            |m: &Mount| live().any(|above| above.path != m.path && m.path.starts_with(&above.path));
-        let opened = live().filter(|m| !inner(m)).map(|mount| {
-            Ok((
-                mount.clone(),
-                files::without_links(&mount.path, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?,
-            ))
-        });
+        let opened = live()
+            .filter(|m| {
+                !live().any(|above| above.path != m.path && m.path.starts_with(&above.path))
+            })
+            .map(|mount| {
+                Ok((
+                    mount.clone(),
+                    files::without_links(&mount.path, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?,
+                ))
+            });
         let trees: Vec<_> = opened.collect::<Result<_, Errno>>()?;
         if trees.is_empty() {
             return Ok(None);
@@ -123,7 +125,8 @@ impl WriteWatch {
 
     /// The limit that is exceeded now, if any.
     pub fn look(&mut self, limits: &Limits) -> Result<Option<Limit>, Errno> {
-        let (now, most) = (free(&self.trees)?, limits.get(Limit::WrittenBytes));
+        let now = free(&self.trees)?;
+        let most = limits.get(Limit::WrittenBytes);
         // More can only have been added since the last count if as much free space is gone.
         let is_urgent = fell(&self.last, &now) > most.saturating_sub(self.added);
         let is_same = now == self.last && self.unexplained == 0;
@@ -171,7 +174,8 @@ impl WriteWatch {
     }
 
     fn count(&self, limits: &Limits, running: bool) -> Result<Count, Errno> {
-        let (mut now, mut count) = (Totals::default(), Count::default());
+        let mut now = Totals::default();
+        let mut count = Count::default();
         for (mount, folder) in &self.trees {
             for entry in inspect::below(folder, &mount.path) {
                 match entry.and_then(|(_, entry)| entry.metadata()) {
@@ -239,13 +243,17 @@ impl WriteWatch {
     /// that are mapped or run, or descriptors that were sent and not received (unix(7),
     /// proc_pid_fdinfo(5)). What may not be read may be one of these.
     fn holds_unseen(&self) -> Result<bool, Errno> {
-        let removed = |line: &[u8]| self.names_removed(line);
-        let sent = |line: &[u8]| scm_fds(line) > 0;
         for pid in ProcessSnapshot::now()?.of_the_tool() {
             let folder = files_of(pid).0;
             let run = std::fs::read_link(format!("{folder}/exe"));
-            if run.is_ok_and(|path| removed(path.as_os_str().as_bytes()))
-                || processes::lines(&format!("{folder}/maps"), removed, 1).unwrap_or(1) > 0
+            if run.is_ok_and(|path| self.names_removed(path.as_os_str().as_bytes()))
+                || processes::lines(
+                    &format!("{folder}/maps"),
+                    |line| self.names_removed(line),
+                    1,
+                )
+                .unwrap_or(1)
+                    > 0
             {
                 return Ok(true);
             }
@@ -254,7 +262,14 @@ impl WriteWatch {
                 .flatten()
                 .flatten()
             {
-                if processes::lines(&entry.path().display().to_string(), sent, 1).unwrap_or(1) > 0 {
+                if processes::lines(
+                    &entry.path().display().to_string(),
+                    |line: &[u8]| scm_fds(line) > 0,
+                    1,
+                )
+                .unwrap_or(1)
+                    > 0
+                {
                     return Ok(true);
                 }
             }

@@ -50,8 +50,9 @@ impl Users {
 
 /// Maps the on-disk id (inside) to the tool's kernel id (outside).
 fn namespace(of: Owner, identity: Identity) -> Result<OwnedFd, Problem> {
-    let failed =
-        |errno: Errno| Problem::from_wall("view", "a user namespace for id-mapped mounts")(errno);
+    fn failed(errno: Errno) -> Problem {
+        Problem::from_wall("view", "a user namespace for id-mapped mounts")(errno)
+    }
     let (ready, say) = pipe().map_err(failed)?;
     let Some(pid) = sys::fork().map_err(failed)? else {
         // The child only holds the namespace open until we have its descriptor.

@@ -41,20 +41,22 @@ fn elf(code: &[u8]) -> Vec<u8> {
     let size = HEADERS + code.len() as u64;
     let mut out = b"\x7fELF\x02\x01\x01".to_vec(); // 64 bits, little-endian, version 1
     out.resize(16, 0);
-    let mut put = |value: u64, bytes: usize| out.extend(&value.to_le_bytes()[..bytes]);
+    fn put(value: u64, bytes: usize, out: &mut Vec<u8>) {
+        out.extend(&value.to_le_bytes()[..bytes])
+    }
     for (value, bytes) in [(2, 2), (62, 2), (1, 4)] {
-        put(value, bytes); // ET_EXEC, EM_X86_64, version
+        put(value, bytes, &mut out); // ET_EXEC, EM_X86_64, version
     }
     for value in [ADDRESS + HEADERS, 64, 0] {
-        put(value, 8); // entry, program headers, no section headers
+        put(value, 8, &mut out); // entry, program headers, no section headers
     }
     for (value, bytes) in [(0, 4), (64, 2), (56, 2), (1, 2), (0, 2), (0, 2), (0, 2)] {
-        put(value, bytes); // flags, sizes and numbers of headers
+        put(value, bytes, &mut out); // flags, sizes and numbers of headers
     }
-    put(1, 4); // PT_LOAD
-    put(5, 4); // PF_R | PF_X
+    put(1, 4, &mut out); // PT_LOAD
+    put(5, 4, &mut out); // PF_R | PF_X
     for value in [0, ADDRESS, ADDRESS, size, size, 0x1000] {
-        put(value, 8); // offset, addresses, sizes, alignment
+        put(value, 8, &mut out); // offset, addresses, sizes, alignment
     }
     out.extend(code);
     out

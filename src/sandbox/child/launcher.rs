@@ -175,10 +175,12 @@ fn serve(
         return Err(io("the set-up is for another identity")(invalid()));
     }
     let executable = files.remove(0);
-    let missing = || Problem::from_wall("cgroup", "the group's files")(Errno::EBADF);
     let counters = setup
         .cgroup
-        .map(|version| cgroup::Counters::from(version, files).ok_or_else(missing))
+        .map(|version| {
+            cgroup::Counters::from(version, files)
+                .ok_or_else(|| Problem::from_wall("cgroup", "the group's files")(Errno::EBADF))
+        })
         .transpose()?;
     let sources = setup
         .stages
@@ -209,7 +211,8 @@ fn serve(
         .map(network::open)
         .transpose()?
         .unwrap_or_default();
-    let (live, networked) = (setup.writes_live(), setup.ports.is_some());
+    let live = setup.writes_live();
+    let networked = setup.ports.is_some();
     let rules = setup
         .recorded
         .then(|| Recorded::new(sampled, live, networked));
@@ -298,8 +301,11 @@ fn memory(
 ) -> Result<Look, Errno> {
     let look = match counted_ms {
         Some(cpu_ms) => {
-            let pids = || Ok(ProcessSnapshot::now()?.of_the_tool());
-            let locks = sampler.descriptors.locks(pids, cpu_ms, limit);
+            let locks = sampler.descriptors.locks(
+                || Ok(ProcessSnapshot::now()?.of_the_tool()),
+                cpu_ms,
+                limit,
+            );
             locks.map(|bytes| Look {
                 bytes,
                 cpu_ms,
@@ -425,9 +431,9 @@ impl Launcher<'_> {
             .limits
             .get(Limit::InputBytes)
             .max(MAX_SCRIPT_BYTES);
-        let read = |file, most| {
+        fn read(file: OwnedFd, most: u64) -> Result<Vec<u8>, Problem> {
             messages::read_memory_file(file, most).map_err(io("the call's source or variables"))
-        };
+        }
         let source = match source {
             Some(source) => Some((source, read(next()?, most)?)),
             None => None,
@@ -701,7 +707,8 @@ impl Launcher<'_> {
         if counted.oom_kills > 0 {
             return Ok(Some(Killed::Memory));
         }
-        let (limit, scratch) = (self.setup.limits.get(Limit::MemoryBytes), scratch.usage()?);
+        let limit = self.setup.limits.get(Limit::MemoryBytes);
+        let scratch = scratch.usage()?;
         let cpu_ms = self.counters.is_some().then_some(counted.cpu_ms);
         let look = move |sampler: &mut Sampler| memory(sampler, cpu_ms, scratch, limit);
         let seen = walks

@@ -120,16 +120,19 @@ impl GrantPlan {
                     self.missing.push(folder.clone());
                 }
                 let (device, inode) = stat.map_or((0, 0), |(_, stat)| (stat.st_dev, stat.st_ino));
-                let (none, shown) = (Vec::new(), Vec::new());
-                let new = || StagedFolder {
-                    folder: folder.clone(),
-                    names: none,
-                    device,
-                    inode,
-                    show_rest: false,
-                    shown,
-                };
-                let stage = self.stages.entry(folder.clone()).or_insert_with(new);
+                let none = Vec::new();
+                let shown = Vec::new();
+                let stage = self
+                    .stages
+                    .entry(folder.clone())
+                    .or_insert_with(|| StagedFolder {
+                        folder: folder.clone(),
+                        names: none,
+                        device,
+                        inode,
+                        show_rest: false,
+                        shown,
+                    });
                 stage.names.push(names.clone());
             }
         }
@@ -183,26 +186,27 @@ fn resolve_existing(shape: &Shape, script: bool) -> Result<(ResolvedGrants, Vec<
 
 /// Reads a script for one call. It is never read again: what follows works on these bytes.
 pub fn read_script(path: &Path) -> Result<Script, Fault> {
-    let failed = |message: &str, why: &str| {
+    fn failed(message: &str, why: &str, path: &Path) -> Fault {
         Fault::new(Kind::DependencyError, message)
             .person(printable(&format!("{}: {why}", path.display())))
-    };
+    }
     let opened = match without_links(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY) {
         Err(Errno::ENOENT) => {
             let why = "does not exist; restore it, or remove the manifest";
-            return Err(failed("the tool's script no longer exists", why));
+            return Err(failed("the tool's script no longer exists", why, path));
         }
         opened => File::from(opened.map_err(|errno| explain(path, errno))?),
     };
     let facts = opened
         .metadata()
-        .map_err(|e| failed("the tool's script cannot be read", &e.to_string()))?;
-    let message = match facts.is_file() {
-        true => "the tool's script cannot be read",
-        false => "the tool's script is not a regular file any more",
+        .map_err(|e| failed("the tool's script cannot be read", &e.to_string(), path))?;
+    let message = if facts.is_file() {
+        "the tool's script cannot be read"
+    } else {
+        "the tool's script is not a regular file any more"
     };
     let bytes = files::checked(Ok(opened), MAX_SCRIPT_BYTES, |_| None)
-        .map_err(|why| failed(message, &why))?;
+        .map_err(|why| failed(message, &why, path))?;
     let digest = crate::base::sha256_hex(&bytes);
     // What the host can read the tool can, whoever owns the copy.
     let mode = facts.mode() & 0o777 | 0o400;
@@ -264,9 +268,9 @@ fn settled(mut resolved: ResolvedGrants) -> Result<ResolvedGrants, Fault> {
             // Mounts are in order of path: what lies in a folder that is shown comes with it.
             stage.shown.dedup_by(|below, path| below.starts_with(path));
         }
-        let below =
-            |m: &&Mount| m.folder && m.access == Access::Read && m.path.starts_with(&stage.folder);
-        for mount in resolved.mounts.iter().filter(below) {
+        for mount in resolved.mounts.iter().filter(|m: &&Mount| {
+            m.folder && m.access == Access::Read && m.path.starts_with(&stage.folder)
+        }) {
             resolved.masks.extend(specials_at(&mount.path)?);
         }
     }
@@ -303,7 +307,8 @@ fn forbid_execution(mounts: &mut BTreeMap<PathBuf, Mount>, written: &[Area]) -> 
         };
         match look(tree) {
             Ok(stat) => {
-                let (device, inode) = (stat.st_dev, stat.st_ino);
+                let device = stat.st_dev;
+                let inode = stat.st_ino;
                 let folder = is(&stat, SFlag::S_IFDIR);
                 let own = Mount {
                     path: tree.clone(),
@@ -336,8 +341,8 @@ fn uncovered(mounts: BTreeMap<PathBuf, Mount>) -> Vec<Mount> {
         let mut below = mounts
             .range(m.path.clone()..)
             .take_while(|(path, _)| path.starts_with(&m.path));
-        let is_equal = |other: &Mount| (other.access, other.no_exec) == (m.access, m.no_exec);
-        above.is_some_and(is_equal) && !below.any(|(_, other)| other.access < m.access)
+        above.is_some_and(|other: &Mount| (other.access, other.no_exec) == (m.access, m.no_exec))
+            && !below.any(|(_, other)| other.access < m.access)
     };
     mounts.values().filter(|m| !covered(m)).cloned().collect()
 }
@@ -397,11 +402,12 @@ pub fn cannot_be_made(grant: &Grant, shape: &Shape) -> bool {
         .symlink_metadata()
         .is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound);
     let there = path.ancestors().skip(1).find(|above| above.is_dir());
-    let writable = |folder| nix::unistd::access(folder, nix::unistd::AccessFlags::W_OK).is_ok();
     grant.access == Access::Write
         && path.starts_with(&shape.folder)
         && missing
-        && !there.is_some_and(writable)
+        && !there.is_some_and(|folder| {
+            nix::unistd::access(folder, nix::unistd::AccessFlags::W_OK).is_ok()
+        })
 }
 
 /// Makes missing folders beneath the tool's own, with the rights of that folder's owner.
@@ -444,8 +450,10 @@ fn make(path: &Path, own: &Path) -> Result<(), Fault> {
 /// pattern opens only files of the folder's owner and files that all may read; a file named exactly
 /// is the person's own choice.
 pub fn opens(folder: &Path, names: &str, uid: u32, mode: u32) -> bool {
-    let own = || look(folder).is_ok_and(|folder| folder.st_uid == uid);
-    mode & 0o4 != 0 || literal(names).is_some() || !identity::real_root() || own()
+    mode & 0o4 != 0
+        || literal(names).is_some()
+        || !identity::real_root()
+        || look(folder).is_ok_and(|folder| folder.st_uid == uid)
 }
 
 /// Regular files of one folder whose names match, in order. A missing folder or name matches
@@ -512,16 +520,15 @@ fn listed(folder: &Path) -> Result<Box<dyn Iterator<Item = nix::Result<String>>>
 /// The mounts of this machine. An unreadable list is an error: it could hold any mount point. (Read
 /// only for a grant.)
 fn mount_points(shape: &Shape) -> Result<Option<Arc<Mounts>>, Fault> {
-    let unread = |e: std::io::Error| {
-        refuse(
-            "the list of mounts of this machine cannot be read",
-            format!("/proc/self/mountinfo: {e}; is /proc mounted?"),
-        )
-    };
     (!shape.grants.is_empty())
         .then(Mounts::read)
         .transpose()
-        .map_err(unread)
+        .map_err(|e: std::io::Error| {
+            refuse(
+                "the list of mounts of this machine cannot be read",
+                format!("/proc/self/mountinfo: {e}; is /proc mounted?"),
+            )
+        })
 }
 
 fn check_mounts(path: &Path, mounts: Option<&Mounts>) -> Result<(), Fault> {

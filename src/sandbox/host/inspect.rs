@@ -221,15 +221,18 @@ pub fn check_writable(folder: &OwnedFd, path: &Path) -> Result<(ReadOnlyEntries,
             check_entry(&place, &name, &meta)
         },
     )?;
-    let between = |place: &Path| -> Vec<PathBuf> {
+    fn between(place: &Path, path: &Path) -> Vec<PathBuf> {
         place
             .ancestors()
             .skip(1)
             .take_while(|above| *above != path)
             .map(Path::to_owned)
             .collect()
-    };
-    let between: BTreeSet<PathBuf> = kept.iter().flat_map(|(place, ..)| between(place)).collect();
+    }
+    let between: BTreeSet<PathBuf> = kept
+        .iter()
+        .flat_map(|(place, ..)| between(place, path))
+        .collect();
     if kept.len() > MAX_SNAPSHOT_FILES || between.len() > 2 * MAX_SNAPSHOT_FILES {
         let person = format!(
             "{}: grant the folders that are to be written one by one",

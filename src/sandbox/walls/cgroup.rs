@@ -80,7 +80,9 @@ impl Cgroups {
     }
 
     fn v1() -> Option<Cgroups> {
-        let place = |controller: &str| Some(own_group_v1(controller)?.join(FOLDER));
+        fn place(controller: &str) -> Option<PathBuf> {
+            Some(own_group_v1(controller)?.join(FOLDER))
+        }
         let cpu = place("cpuacct")?;
         let share = place("cpu").filter(|share| *share != cpu);
         let folders = [place("memory")?, place("pids")?, cpu]
@@ -165,15 +167,18 @@ impl Cgroups {
             .chain([&principal.path])
             .map(|parent| make_folder(parent));
         let folders: Vec<_> = folders.collect::<std::io::Result<_>>()?;
-        let reads = |folder: &Folder, name| File::open(folder.path.join(name));
-        let writes =
-            |folder: &Folder, name| File::options().write(true).open(folder.path.join(name));
-        let both = |folder: &Folder, name| {
+        fn reads(folder: &Folder, name: &str) -> Result<File, std::io::Error> {
+            File::open(folder.path.join(name))
+        }
+        fn writes(folder: &Folder, name: &str) -> Result<File, std::io::Error> {
+            File::options().write(true).open(folder.path.join(name))
+        }
+        fn both(folder: &Folder, name: &str) -> Result<File, std::io::Error> {
             File::options()
                 .read(true)
                 .write(true)
                 .open(folder.path.join(name))
-        };
+        }
         let files = match folders.as_slice() {
             [memory, pids, cpu, share @ ..] => {
                 let mut files = vec![
@@ -217,19 +222,19 @@ impl Cgroups {
 /// processes"). A host that is the only process of a delegated group therefore moves itself to a
 /// leaf first.
 fn enable_controllers(group: &Path) -> bool {
-    let has_all = |file: &str| {
+    fn has_all(file: &str, group: &Path) -> bool {
         let on = std::fs::read_to_string(group.join(file)).unwrap_or_default();
         CONTROLLERS
             .iter()
             .all(|c| on.split_whitespace().any(|o| o == *c))
-    };
+    }
     let switch = || {
         std::fs::write(
             group.join("cgroup.subtree_control"),
             CONTROLLERS.map(|c| format!("+{c}")).join(" "),
         )
     };
-    if has_all("cgroup.controllers")
+    if has_all("cgroup.controllers", group)
         && switch().is_err_and(|e| e.raw_os_error() == Some(nix::libc::EBUSY))
         && go_to_leaf(group).is_ok()
     {
@@ -237,7 +242,7 @@ fn enable_controllers(group: &Path) -> bool {
         let _ = switch();
     }
     // Read, not assumed: where somebody else turned them on, our own write may fail.
-    has_all("cgroup.subtree_control")
+    has_all("cgroup.subtree_control", group)
 }
 
 /// Moves this process to a leaf if it is alone in the group: all would have to move, and others are
@@ -283,14 +288,15 @@ const CALL_PROCESSES: u64 = 12;
 pub fn full_group() -> Option<String> {
     let own = own_group_v1("pids").or_else(|| Some(own_group_v2()?.1))?;
     own.ancestors().find_map(|group| {
-        let number = |file: &str| {
+        fn number(file: &str, group: &Path) -> Option<u64> {
             std::fs::read_to_string(group.join(file))
                 .ok()?
                 .trim()
                 .parse::<u64>()
                 .ok()
-        };
-        let (now, most) = (number("pids.current")?, number("pids.max")?);
+        }
+        let now = number("pids.current", group)?;
+        let most = number("pids.max", group)?;
         let words = format!(
             "pids.max of the control group {} is {most}, and {now} are there",
             group.display()
@@ -387,9 +393,9 @@ impl Group {
     fn limit(&self, memory: u64, processes: u64) -> std::io::Result<()> {
         // The kernel counts the init as well, which is not one of the tool's processes.
         let processes = processes.saturating_add(1).to_string();
-        let write = |folder: &Folder, file: &str, value: &str| {
+        fn write(folder: &Folder, file: &str, value: &str) -> Result<(), std::io::Error> {
             std::fs::write(folder.path.join(file), value)
-        };
+        }
         let bytes = memory.to_string();
         match self.folders.as_slice() {
             [memory, pids, ..] => {
@@ -464,7 +470,10 @@ pub struct CgroupUsage {
 impl Counters {
     pub fn from(version: Version, files: Vec<OwnedFd>) -> Option<Counters> {
         let mut files = files.into_iter();
-        let (peak, oom, cpu, pids) = (files.next()?, files.next()?, files.next()?, files.next()?);
+        let peak = files.next()?;
+        let oom = files.next()?;
+        let cpu = files.next()?;
+        let pids = files.next()?;
         let joins: Vec<OwnedFd> = files.by_ref().take(3).collect();
         // The CPU group: the launcher enters it before it starts anything, so that a call has one
         // share of the CPU however many sessions it makes (sched(7), autogroups). The launcher
@@ -521,14 +530,14 @@ impl Counters {
 
     /// An unreadable counter is an error, since a limit that is not read limits nothing.
     fn totals(&self) -> Result<CgroupUsage, Problem> {
-        let unread = |errno| {
+        fn unread(errno: Errno) -> Problem {
             Problem::new(
                 ProblemKind::Wall,
                 "cgroup",
                 "reading the group's counters",
                 errno,
             )
-        };
+        }
         let cpu_ms = cpu_ms(self.version, &self.cpu).map_err(unread)?;
         let oom_kills = field(&self.oom, "oom_kill ").map_err(unread)?;
         let refused_processes = field(&self.pids, "max").map_err(unread)?;

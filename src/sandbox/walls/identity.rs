@@ -108,20 +108,19 @@ pub fn lease(pool: std::ops::Range<u32>) -> std::io::Result<Option<Lease>> {
 
 /// Maps guest id 1000 to `id`, then becomes it.
 pub fn raise(plan: &mut Plan, id: u32) {
-    let file = |name: &str| CString::new(format!("/proc/self/{name}")).expect("no NUL");
     let map = format!("{GUEST} {id} 1\n").into_bytes();
-    let mut write = |name: &str, data: Vec<u8>| {
+    fn write(name: &str, data: Vec<u8>, plan: &mut Plan) {
         plan.add(
             "identity",
             Step::WriteFile {
-                path: file(name),
+                path: CString::new(format!("/proc/self/{name}")).expect("no NUL"),
                 data,
             },
         );
-    };
-    write("setgroups", b"deny".to_vec());
-    write("uid_map", map.clone());
-    write("gid_map", map);
+    }
+    write("setgroups", b"deny".to_vec(), plan);
+    write("uid_map", map.clone(), plan);
+    write("gid_map", map, plan);
     plan.add("identity", Step::SetIds(GUEST));
 }
 
@@ -137,7 +136,9 @@ pub fn drop_groups(identity: Identity) -> Result<(), Problem> {
 /// Runs `clone` with the pool id as effective ids, so that the user namespace and all in it belong
 /// to that id.
 pub fn with_pool_id<T>(identity: Identity, clone: impl FnOnce() -> T) -> Result<T, Problem> {
-    let failed = |what| Problem::from_wall("identity", what);
+    fn failed(what: &str) -> impl FnOnce(nix::errno::Errno) -> Problem {
+        Problem::from_wall("identity", what)
+    }
     let id = identity.id;
     if !identity.pooled {
         let done = clone();

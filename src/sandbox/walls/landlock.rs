@@ -83,7 +83,9 @@ impl RuleBuilder {
     /// A ruleset that handles everything this kernel's Landlock knows, and allows nothing yet.
     pub fn new(abi: i32) -> Result<RuleBuilder, String> {
         let abi = ABI::from(abi);
-        let text = |e: ::landlock::RulesetError| e.to_string();
+        fn text(e: ::landlock::RulesetError) -> String {
+            e.to_string()
+        }
         // The version was asked just before, so the kernel must support all that this version has.
         let mut ruleset = Ruleset::default()
             .set_compatibility(CompatLevel::HardRequirement)

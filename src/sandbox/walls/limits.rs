@@ -124,7 +124,9 @@ pub fn raise(
     lasting: bool,
     slots: u64,
 ) {
-    let hard = |resource| getrlimit(resource).map_or(u64::MAX, |(_, hard)| hard);
+    fn hard(resource: Resource) -> u64 {
+        getrlimit(resource).map_or(u64::MAX, |(_, hard)| hard)
+    }
     let mut set = |resource: Resource, value: u64| {
         // Only root may set more than this process's own hard limit; the smaller value is set.
         let most = hard(resource);

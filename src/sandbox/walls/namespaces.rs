@@ -14,11 +14,11 @@ pub fn enter(real_root: bool) -> Result<(), Problem> {
     if !real_root {
         unshare(CloneFlags::CLONE_NEWUSER)
             .map_err(Problem::from_wall("namespaces", "unshare(CLONE_NEWUSER)"))?;
-        let write = |file: &str, text: String| {
+        fn write(file: &str, text: String) -> Result<(), Problem> {
             let path = format!("/proc/self/{file}");
             std::fs::write(&path, text)
                 .map_err(Problem::from_wall("namespaces", format!("writing {path}")))
-        };
+        }
         write("setgroups", "deny".into())?;
         write("uid_map", format!("{own} {own} 1\n"))?;
         write("gid_map", format!("{group} {group} 1\n"))?;

@@ -195,7 +195,8 @@ fn set_routes(ports: &[u16], six: bool) -> Result<(), Problem> {
         .map_err(problem("the stub's address"))?;
     for family in [IPV4, IPV6].into_iter().take(if six { 2 } else { 1 }) {
         // struct rtmsg: every address is local.
-        let (table, scope) = (libc::RT_TABLE_LOCAL, libc::RT_SCOPE_HOST);
+        let table = libc::RT_TABLE_LOCAL;
+        let scope = libc::RT_SCOPE_HOST;
         let route = [
             family,
             0,
@@ -282,7 +283,8 @@ fn rules(kernel: &mut Netlink, family: u8, ports: &[u16]) -> Result<(), Errno> {
 /// Two rules: to the port, and from it.
 fn rule(kernel: &mut Netlink, routed: &Routed) -> Result<(), Errno> {
     let port = routed.port.to_ne_bytes();
-    let (range, address) = ([port, port].concat(), routed.at.map(|at| at.octets()));
+    let range = [port, port].concat();
+    let address = routed.at.map(|at| at.octets());
     let long = if address.is_some() { 32 } else { 0 };
     let table = libc::RT_TABLE_LOCAL;
     for (ports, side, to, from) in [

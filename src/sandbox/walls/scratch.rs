@@ -277,11 +277,10 @@ impl Scratch {
             .names
             .iter()
             .any(|names| policy::literal(names).as_deref() == name.to_str());
-        let is_open = |m: &fs::Metadata| {
-            is_exact || !self.identity.pooled || m.uid() == owner || m.mode() & 0o4 != 0
-        };
-        let fit = |m: &fs::Metadata| m.is_file() && is_open(m);
-        if !source.metadata().is_ok_and(|m| fit(&m)) {
+        if !source.metadata().is_ok_and(|m| {
+            m.is_file()
+                && (is_exact || !self.identity.pooled || m.uid() == owner || m.mode() & 0o4 != 0)
+        }) {
             return Ok(());
         }
         let target = to.join(name);
@@ -320,7 +319,8 @@ impl Scratch {
 
     /// In a memory of its own, which is no scratch of the tool; only this mount leads there.
     fn copy_of_script(&self, file: &ReadFile, text: &[u8]) -> std::io::Result<OwnedFd> {
-        let (size, mode) = ((text.len() as u64 + MIB).to_string(), "0755".to_owned());
+        let size = (text.len() as u64 + MIB).to_string();
+        let mode = "0755".to_owned();
         let root = sys::tmpfs(&[("size", size), ("mode", mode)], NOSUID | NODEV)?;
         let kept = view::text(Path::new(view::KEPT_MOUNTS));
         sys::move_mount(root.as_fd(), &kept)?;
@@ -372,10 +372,12 @@ impl Scratch {
                 fs::remove_file(copy).map_err(problem("a staged copy"))?;
             }
         }
-        let open = |p: &PathBuf| {
-            files::open_at(AT_FDCWD, p, OFlag::O_DIRECTORY).map_err(problem("a staged folder"))
-        };
-        self.staged.iter().map(open).collect()
+        self.staged
+            .iter()
+            .map(|p: &PathBuf| {
+                files::open_at(AT_FDCWD, p, OFlag::O_DIRECTORY).map_err(problem("a staged folder"))
+            })
+            .collect()
     }
 }
 

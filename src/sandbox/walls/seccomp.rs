@@ -441,10 +441,8 @@ fn rules(sampled: bool, live: bool, networked: bool) -> BTreeMap<i64, Rule> {
     let plain = plain
         .into_iter()
         .flat_map(|(numbers, rule)| numbers.iter().map(move |number| (*number, rule)));
-    let (more, writing) = (
-        if sampled { SAMPLED } else { &[] },
-        if live { LIVE } else { NOTHING_LIVE },
-    );
+    let more = if sampled { SAMPLED } else { &[] };
+    let writing = if live { LIVE } else { NOTHING_LIVE };
     let sockets = if networked { networked::RULES } else { &[] };
     // Later ones win.
     plain

@@ -192,12 +192,16 @@ pub fn raise(base: Base, setup: &Setup) -> Result<View, Problem> {
     for wanted in &setup.mounts {
         planned.push(plan_grant(wanted, &mut users)?);
     }
-    let link = |(at, target): &(PathBuf, PathBuf)| Planned {
-        at: at.clone(),
-        piece: Piece::Link(target.clone()),
-        right: Right::List,
-    };
-    planned.extend(setup.links.iter().map(link));
+    planned.extend(
+        setup
+            .links
+            .iter()
+            .map(|(at, target): &(PathBuf, PathBuf)| Planned {
+                at: at.clone(),
+                piece: Piece::Link(target.clone()),
+                right: Right::List,
+            }),
+    );
     // Parents before what lies below them.
     planned.sort_by(|a, b| a.at.cmp(&b.at));
     let root = sys::tmpfs(
@@ -230,10 +234,9 @@ fn plan_root(planned: &mut Vec<Planned>, path: &Path) -> Result<(), Problem> {
         return Ok(());
     };
     // A folder above that is already planned shows this path too.
-    let shown = |p: &Planned| {
+    if planned.iter().any(|p: &Planned| {
         matches!(p.piece, Piece::Bound { folder: true, .. }) && path.starts_with(&p.at)
-    };
-    if planned.iter().any(shown) {
+    }) {
         return Ok(());
     }
     let piece = if meta.is_symlink() && path != Path::new("/etc/localtime") {
@@ -323,7 +326,9 @@ pub fn is_late(at: &Path) -> bool {
 
 /// Puts everything planned in its place below `ASSEMBLY_ROOT`.
 fn assemble(setup: &Setup, planned: Vec<Planned>) -> Result<View, Problem> {
-    let inside = |at: &Path| Path::new(ASSEMBLY_ROOT).join(at.strip_prefix("/").unwrap_or(at));
+    fn inside(at: &Path) -> PathBuf {
+        Path::new(ASSEMBLY_ROOT).join(at.strip_prefix("/").unwrap_or(at))
+    }
     let folders = SCRATCH.into_iter().chain(EMPTY_FOLDERS).chain([
         PROC,
         "/etc",

@@ -155,7 +155,9 @@ pub(super) fn all(beside: &Folder, log: &str) -> io::Result<Vec<HostRecords>> {
 /// The complete records of a file. Earlier versions wrote slots of fixed size into it, with zeros
 /// between them.
 fn read(file: &File) -> io::Result<Vec<(String, String)>> {
-    let (mut lines, mut line, mut records) = (BufReader::new(file), Vec::new(), Vec::new());
+    let mut lines = BufReader::new(file);
+    let mut line = Vec::new();
+    let mut records = Vec::new();
     loop {
         line.clear();
         while lines.fill_buf()?.first() == Some(&0) {

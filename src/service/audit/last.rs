@@ -72,10 +72,12 @@ impl Log {
             not_looked_at: passed_over,
             ..LastDenials::default()
         };
-        let (mut left, mut damaged, mut oldest, mut all) =
-            (MAX_READ_BYTES, 0_u64, String::new(), true);
+        let mut left = MAX_READ_BYTES;
+        let mut damaged = 0_u64;
+        let mut oldest = String::new();
+        let mut all = true;
         for file in files {
-            let take = |line: &[u8]| {
+            all &= backwards(&file, &mut left, |line: &[u8]| {
                 let text = String::from_utf8_lossy(line);
                 let about = !text.is_empty() && (!text.ends_with('}') || text.contains(&named));
                 match about.then(|| serde_json::from_str::<Value>(&text)) {
@@ -83,11 +85,13 @@ impl Log {
                         if json!([record["tool"], record["version"], record["manifest"]])
                             == same =>
                     {
-                        let changed = |name: &str, now: &str| record["digests"][name] != now;
-                        let other =
-                            changed("manifest", &tool.manifest.digest).then_some("manifest");
+                        fn changed(name: &str, now: &str, record: &Value) -> bool {
+                            record["digests"][name] != now
+                        }
+                        let other = changed("manifest", &tool.manifest.digest, &record)
+                            .then_some("manifest");
                         let policy = policy
-                            .filter(|now| changed("policy", now))
+                            .filter(|now| changed("policy", now, &record))
                             .map(|_| "policy");
                         found.take(&record, other.into_iter().chain(policy).collect());
                     }
@@ -100,8 +104,8 @@ impl Log {
                 {
                     time.clone_into(&mut oldest);
                 }
-            };
-            all &= backwards(&file, &mut left, take).map_err(failed)?;
+            })
+            .map_err(failed)?;
         }
         if !all {
             found.not_looked_at.push(format!(
@@ -124,7 +128,9 @@ impl LastDenials {
         let violations = record["violations"]
             .as_array()
             .map_or(&[][..], Vec::as_slice);
-        let text = |of: &Value| of.as_str().unwrap_or_default().to_owned();
+        fn text(of: &Value) -> String {
+            of.as_str().unwrap_or_default().to_owned()
+        }
         // Reaching a limit is listed as a denial.
         let limit = violations
             .iter()
@@ -151,22 +157,19 @@ impl LastDenials {
                 ),
             };
             let narrower = violation["narrower"].as_str().map(str::to_owned);
-            let like = |known: &&mut LatestDenial| {
+            if let Some(known) = self.denials.iter_mut().find(|known: &&mut LatestDenial| {
                 (
                     &known.operation,
                     &known.target,
                     &known.rule,
                     &known.narrower,
                 ) == (&operation, &target, &rule, &narrower)
-            };
-            if let Some(known) = self.denials.iter_mut().find(like) {
+            }) {
                 known.calls += 1;
             } else if self.denials.len() < KINDS {
-                let (time, call, changed) = (
-                    text(&record["time"]),
-                    text(&record["call"]),
-                    changed.clone(),
-                );
+                let time = text(&record["time"]);
+                let call = text(&record["call"]);
+                let changed = changed.clone();
                 self.denials.push(LatestDenial {
                     time,
                     call,

@@ -371,9 +371,10 @@ impl Log {
             .and_then(|folder| begun::all(&folder, &name));
         for host in hosts.unwrap_or_default() {
             if let Some((_, record)) = host.records.iter().find(|(id, _)| id == call) {
-                return match host.is_running() {
-                    true => Err(format!("call '{call}' is still running")),
-                    false => Ok(serde_json::from_str(record).ok()),
+                return if host.is_running() {
+                    Err(format!("call '{call}' is still running"))
+                } else {
+                    Ok(serde_json::from_str(record).ok())
                 };
             }
         }
@@ -390,10 +391,15 @@ impl Log {
             if calls.contains(id)
                 && let Ok(record) = serde_json::from_slice::<Value>(line)
             {
-                let text = |name: &str| record[name].as_str().map(str::to_owned);
+                fn text(name: &str, record: &Value) -> Option<String> {
+                    record[name].as_str().map(str::to_owned)
+                }
                 found.insert(
                     id.to_owned(),
-                    (text("outcome").unwrap_or_default(), text("message")),
+                    (
+                        text("outcome", &record).unwrap_or_default(),
+                        text("message", &record),
+                    ),
                 );
                 calls.remove(id);
             }
@@ -423,7 +429,8 @@ impl Log {
 }
 
 fn describe(beside: &Folder, shape: &policy::Shape, digest: &str) -> io::Result<()> {
-    let (folder, name) = (beside.below(CONFINEMENTS)?, format!("{digest}.json"));
+    let folder = beside.below(CONFINEMENTS)?;
+    let name = format!("{digest}.json");
     match folder.trusted(&name, OFlag::O_WRONLY) {
         Ok(file) => file.set_modified(SystemTime::now()),
         Err(_) => folder.put(&name, &serde_json::to_vec(shape)?),

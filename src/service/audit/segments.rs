@@ -181,8 +181,11 @@ impl Segment {
 
     fn close_here(&self, retention: Retention) -> io::Result<Option<SystemTime>> {
         let mine = self.file.metadata()?;
-        let same = |stat: &FileStat| (stat.st_dev, stat.st_ino) == (mine.dev(), mine.ino());
-        if !self.folder.stat(&self.name).as_ref().is_some_and(same)
+        if self
+            .folder
+            .stat(&self.name)
+            .as_ref()
+            .is_none_or(|stat: &FileStat| (stat.st_dev, stat.st_ino) != (mine.dev(), mine.ino()))
             || mine.len() < retention.segment_bytes
         {
             return Ok(None);
@@ -218,7 +221,8 @@ type Closed = Vec<(u64, String)>;
 /// The closed files of a log, oldest first; and those that are skipped because others may write
 /// them.
 fn list_closed(folder: &Folder, log: &str) -> io::Result<(Closed, Vec<String>)> {
-    let (mut found, mut skipped) = (Vec::new(), Vec::new());
+    let mut found = Vec::new();
+    let mut skipped = Vec::new();
     for name in folder.names()? {
         let digits = name
             .strip_prefix(log)
@@ -243,13 +247,16 @@ fn list_closed(folder: &Folder, log: &str) -> io::Result<(Closed, Vec<String>)> 
 /// Every file of a log for reading, newest first, and those that were skipped. The current one is
 /// opened before others are listed, so that one that is closed meanwhile is not missed.
 pub(super) fn open_all(log: &Path) -> io::Result<(Vec<File>, Vec<String>)> {
-    let (folder, name) = (Folder::open(self::folder(log))?, name_of(log)?);
+    let folder = Folder::open(self::folder(log))?;
+    let name = name_of(log)?;
     let there = |name: &str| match folder.trusted(name, OFlag::O_RDONLY) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
         opened => opened.map(Some),
     };
     let mut files: Vec<File> = there(&name)?.into_iter().collect();
-    let same = |file: &File| file.metadata().map(|facts| (facts.dev(), facts.ino()));
+    fn same(file: &File) -> Result<(u64, u64), io::Error> {
+        file.metadata().map(|facts| (facts.dev(), facts.ino()))
+    }
     let current = files.first().map(same).transpose()?;
     let (closed, skipped) = list_closed(&folder, &name)?;
     for (_, name) in closed.iter().rev() {

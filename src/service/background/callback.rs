@@ -43,7 +43,8 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(600);
 /// Sends the callbacks that are due, and removes expired results, until the host stops.
 pub(super) async fn keep(background: Weak<Background>, mut changed: watch::Receiver<()>) {
     let semaphore = FairSemaphore::new(MAX_ATTEMPTS_AT_ONCE.0, MAX_ATTEMPTS_AT_ONCE.1);
-    let (mut sending, mut under_way) = (JoinSet::new(), HashSet::new());
+    let mut sending = JoinSet::new();
+    let mut under_way = HashSet::new();
     while let Some(me) = background.upgrade() {
         let now = Timestamp::now();
         changed.mark_unchanged();
@@ -58,7 +59,8 @@ pub(super) async fn keep(background: Weak<Background>, mut changed: watch::Recei
                 wait = wait.min(Duration::try_from(due.duration_since(now)).unwrap_or_default());
             } else {
                 under_way.insert(job.id.clone());
-                let (me, semaphore) = (me.clone(), semaphore.clone());
+                let me = me.clone();
+                let semaphore = semaphore.clone();
                 sending.spawn(async move {
                     // Principals take turns: many slow receivers delay only their own principal.
                     let _permit = semaphore.enter(job.through()).await;
@@ -121,22 +123,23 @@ impl Background {
         };
         callback.attempts += 1;
         let tried = tokio::time::timeout(ATTEMPT_TIMEOUT, self.send(&job, &callback)).await;
-        let late = || Err(delivery_fault("the receiver did not answer in time", ""));
-        let (id, event, trace) = (&job.id, &callback.event, job.trace.as_deref());
+        let id = &job.id;
+        let event = &callback.event;
+        let trace = job.trace.as_deref();
         let wait = usize::try_from(callback.attempts - 1)
             .ok()
             .and_then(|at| RETRY_DELAYS.get(at));
-        match tried.unwrap_or_else(|_| late()) {
+        match tried
+            .unwrap_or_else(|_| Err(delivery_fault("the receiver did not answer in time", "")))
+        {
             Ok(()) => {
                 tracing::info!(target: "toolhost::callback", call = id, trace, event, "the \
                     callback was delivered");
                 (callback.state, callback.error) = (Delivery::Delivered, None);
             }
             Err(fault) => {
-                let (words, person) = (
-                    fault.message,
-                    text::printable(&fault.person.unwrap_or_default()),
-                );
+                let words = fault.message;
+                let person = text::printable(&fault.person.unwrap_or_default());
                 match wait.filter(|_| fault.kind != Kind::AuthorizationError) {
                     Some(seconds) => {
                         let words = format!("the callback failed: {words}; again in {seconds} s");
@@ -152,7 +155,8 @@ impl Background {
                 callback.error = Some(words);
             }
         }
-        let (id, trace) = (job.id.clone(), job.trace.clone());
+        let id = job.id.clone();
+        let trace = job.trace.clone();
         job.callback = Some(Callback {
             shown: callback,
             next,
@@ -184,7 +188,9 @@ impl Background {
             };
             let ledger = self.service.components.audit.ledger();
             ledger::check_unwritten(from.named_files(), ledger, &decisions.snapshot.written)?;
-            let (ranges, why, named) = (rule.ranges.clone(), rule.why.clone(), rights.name());
+            let ranges = rule.ranges.clone();
+            let why = rule.why.clone();
+            let named = rights.name();
             let grant = HostGrant {
                 pattern,
                 ranges,
@@ -213,14 +219,17 @@ impl Background {
         };
         let values =
             secrets::read_all(std::slice::from_ref(&key), &job.caller, ATTEMPT_TIMEOUT).await;
-        let unsigned = |person: String| delivery_fault("this host cannot sign now", person);
+        fn unsigned(person: String) -> Fault {
+            delivery_fault("this host cannot sign now", person)
+        }
         let values = values.map_err(|fault| unsigned(fault.person.unwrap_or_default()))?;
         let key = signing_key(values.first().map_or("", String::as_str)).map_err(unsigned)?;
         let who = Caller::named(&job.caller);
         // A result that is too long to be sent is not read.
-        let result = match job.bytes > MAX_MESSAGE_BYTES {
-            true => None,
-            false => self.result(&who, &job.id).await?,
+        let result = if job.bytes > MAX_MESSAGE_BYTES {
+            None
+        } else {
+            self.result(&who, &job.id).await?
         };
         let body = message(job, result.as_deref());
         let headers = sign(&key, &callback.event, Timestamp::now().as_second(), &body)
@@ -272,11 +281,12 @@ fn signing_key(secret: &str) -> Result<hmac::Key, String> {
             .map_err(|e| format!("callback_secret: the text after whsec_ is not base64: {e}"))?,
         None => secret.as_bytes().to_vec(),
     };
-    match bytes.len() < MIN_KEY_BYTES {
-        true => Err(format!(
+    if bytes.len() < MIN_KEY_BYTES {
+        Err(format!(
             "callback_secret has fewer than {MIN_KEY_BYTES} bytes: anybody could guess it"
-        )),
-        false => Ok(hmac::Key::new(hmac::HMAC_SHA256, &bytes)),
+        ))
+    } else {
+        Ok(hmac::Key::new(hmac::HMAC_SHA256, &bytes))
     }
 }
 

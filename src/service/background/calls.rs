@@ -209,20 +209,22 @@ impl Background {
     }
 
     async fn run(&self, job: Job, request: CallRequest, cancel: CancellationToken) {
-        let (label, tool) = (request.label.clone(), request.tool.clone());
+        let label = request.label.clone();
+        let tool = request.tool.clone();
         let ended = |fault: Fault| Report::of_fault(job.id.clone(), &tool, fault);
         let report = tokio::select! {
             biased;
             report = self.service.call(request, Sink::none()) => report,
-            () = cancel.cancelled() => ended(self.service.interrupted(&job.id)),
-            () = self.kill.cancelled() => ended(self.service.stopped(&job.id)),
+            () = cancel.cancelled() => ended(self.service.interrupted(&job.id), ),
+            () = self.kill.cancelled() => ended(self.service.stopped(&job.id), ),
         };
         self.keep_end(job, report, label.as_deref()).await;
     }
 
     /// Stores the outcome of a call.
     async fn keep_end(&self, mut job: Job, report: Report, label: Option<&str>) {
-        let (tool, mut fault) = (report.tool.clone(), report.error.clone());
+        let tool = report.tool.clone();
+        let mut fault = report.error.clone();
         let mut text = render(report, label).await;
         let gone = {
             let mut jobs = lock(&self.jobs);
@@ -329,13 +331,13 @@ impl Background {
                 Some(_) => {}
             }
         }
-        let failed = |why: String| {
+        fn failed(why: String) -> Fault {
             Fault::new(
                 Kind::InternalError,
                 "The outcome of this call cannot be read.",
             )
             .person(why)
-        };
+        }
         let store = self.store().await.map_err(failed)?;
         let asked = id.to_owned();
         let read = tokio::task::spawn_blocking(move || store.result(&asked)).await;
@@ -420,10 +422,8 @@ impl Background {
         if let Some(store) = store.as_ref() {
             return Ok(store.clone());
         }
-        let (log, loaded) = (
-            self.service.components.audit.clone(),
-            self.loaded.load(Ordering::Relaxed),
-        );
+        let log = self.service.components.audit.clone();
+        let loaded = self.loaded.load(Ordering::Relaxed);
         // Readers of the store that was closed end soon.
         let patience = if loaded { KILL_TIMEOUT } else { patience };
         let opened = tokio::task::spawn_blocking(move || open_store(&log, patience, loaded)).await;
@@ -464,7 +464,8 @@ impl Background {
         )
         .await?;
         for (job, result) in unkept {
-            let (id, result) = (job.id.clone(), result.map(|text| (job.id.clone(), text)));
+            let id = job.id.clone();
+            let result = result.map(|text| (job.id.clone(), text));
             write(
                 &opened,
                 Change {
@@ -491,7 +492,8 @@ fn new_callback(rights: &Rights, written: &str) -> Result<Callback, Fault> {
         Fault::new(Kind::ParameterValidationError, message).details(text::printable(&why))
     })?;
     rights.callback(&url)?;
-    let (url, event) = (url.to_string(), new_id());
+    let url = url.to_string();
+    let event = new_id();
     let shown = CallbackState {
         url,
         event,
@@ -520,14 +522,16 @@ fn over(job: &mut Job, fault: Option<&Fault>) {
 
 /// The outcome as an agent may read it, even for an operator: roles may change before it is read.
 async fn render(mut report: Report, label: Option<&str>) -> String {
-    let (id, tool) = (report.id.clone(), report.tool.clone());
+    let id = report.id.clone();
+    let tool = report.tool.clone();
     let Some(answer) = report.take_answer() else {
         return render_small(report, label);
     };
     let around = render_small(report, label);
-    let put = move |text: &Text| around.replacen(ToolAnswer::MARK, text.as_str(), 1);
     answer
-        .read(false, put)
+        .read(false, move |text: &Text| {
+            around.replacen(ToolAnswer::MARK, text.as_str(), 1)
+        })
         .await
         .unwrap_or_else(|late| render_small(Report::of_fault(id, &tool, late), label))
 }

@@ -161,8 +161,10 @@ impl Jobs {
 
     /// Adds a job that was read from the store.
     pub fn load(&mut self, job: Job) {
-        let take = || self.limiter.background.try_enter(job.through(), 1);
-        let place = job.is_owed().then(take).flatten();
+        let place = job
+            .is_owed()
+            .then(|| self.limiter.background.try_enter(job.through(), 1))
+            .flatten();
         // Without room the job stays in the store until that is opened again.
         let _ = self.put(job, place);
     }
@@ -173,7 +175,8 @@ impl Jobs {
         place: Option<Permit>,
     ) -> Result<(Vec<String>, CancellationToken), Fault> {
         let cancel = CancellationToken::new();
-        let (id, charge) = (job.id.clone(), charge(&job, job.bytes));
+        let id = job.id.clone();
+        let charge = charge(&job, job.bytes);
         let until = if job.is_owed() {
             IN_USE
         } else {
@@ -211,15 +214,15 @@ impl Jobs {
     /// Removes expired jobs. Returns their ids.
     pub fn expire(&mut self, now: Timestamp) -> Vec<String> {
         let kept = SignedDuration::from_hours(RESULT_TTL_HOURS);
-        let old = |job: &Job| {
-            !job.is_owed()
-                && job
-                    .ended
-                    .is_some_and(|ended| now.duration_since(ended) > kept)
-        };
         let gone: Vec<String> = self
             .iter()
-            .filter(|open| old(&open.job))
+            .filter(|open| {
+                !open.job.is_owed()
+                    && open
+                        .job
+                        .ended
+                        .is_some_and(|ended| now.duration_since(ended) > kept)
+            })
             .map(|open| open.job.id.clone())
             .collect();
         gone.iter().for_each(|id| self.remove(id));

@@ -69,7 +69,9 @@ impl JobStore {
                 Err(DatabaseError::DatabaseAlreadyOpen) if Instant::now() < until => {
                     std::thread::sleep(RETRY_DELAY)
                 }
-                Err(DatabaseError::DatabaseAlreadyOpen) => return Err(at(IN_USE.to_owned())),
+                Err(DatabaseError::DatabaseAlreadyOpen) => {
+                    return Err(at(IN_USE.to_owned()));
+                }
                 Err(e) => return Err(at(describe(e))),
             }
         };
@@ -185,9 +187,12 @@ impl JobStore {
         else {
             return Ok(None);
         };
-        let damaged = |why: String| format!("{FILE}: the result of {id} is damaged: {why}");
-        let text = String::from_utf8(found.value().to_vec()).map_err(|e| damaged(e.to_string()))?;
-        serde_json::from_str::<IgnoredAny>(&text).map_err(|e| damaged(e.to_string()))?;
+        fn damaged(why: String, id: &str) -> String {
+            format!("{FILE}: the result of {id} is damaged: {why}")
+        }
+        let text =
+            String::from_utf8(found.value().to_vec()).map_err(|e| damaged(e.to_string(), id))?;
+        serde_json::from_str::<IgnoredAny>(&text).map_err(|e| damaged(e.to_string(), id))?;
         Ok(Some(text))
     }
 }

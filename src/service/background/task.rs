@@ -38,9 +38,9 @@ impl Executor for Status {
     ) -> executor::Running<'a> {
         Box::pin(async move {
             let started = Instant::now();
-            let stopped =
-                || Fault::new(Kind::CancelledError, "The server was stopped.").retryable();
-            let background = self.0.upgrade().ok_or_else(stopped)?;
+            let background = self.0.upgrade().ok_or_else(|| {
+                Fault::new(Kind::CancelledError, "The server was stopped.").retryable()
+            })?;
             let who = Caller::named(&context.user);
             let id = call.input["id"].as_str().unwrap_or_default();
             let answer = answer_about(
@@ -83,13 +83,6 @@ async fn answer_about(
         Phase::Ended if fits => background.result(who, id).await?,
         _ => None,
     };
-    let unread = |why: String| {
-        Fault::new(
-            Kind::InternalError,
-            "The outcome of this call cannot be read.",
-        )
-        .person(why)
-    };
     let is_long = kept
         .as_ref()
         .is_some_and(|kept| kept.len() > LARGE_TEXT_BYTES);
@@ -113,5 +106,11 @@ async fn answer_about(
     });
     text.await?
         .map(|text| ToolAnswer::new(text, deadline))
-        .map_err(unread)
+        .map_err(|why: String| {
+            Fault::new(
+                Kind::InternalError,
+                "The outcome of this call cannot be read.",
+            )
+            .person(why)
+        })
 }

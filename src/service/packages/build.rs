@@ -205,14 +205,6 @@ impl Packages {
         {
             return Err(fault.clone());
         }
-        let work = || {
-            let (this, key, need) = (Arc::clone(self), key.to_owned(), need.clone());
-            async move {
-                let built = this.build(&need, &key).await;
-                this.ended[usize::from(built.is_err())].fetch_add(1, Ordering::Relaxed);
-                built
-            }
-        };
         let mut progress = self.progress.subscribe();
         let within = if self.settings.waits {
             Duration::MAX
@@ -221,7 +213,16 @@ impl Packages {
         };
         let mut building = std::pin::pin!(tokio::time::timeout(
             within,
-            self.building.join(&name, work)
+            self.building.join(&name, || {
+                let this = Arc::clone(self);
+                let key = key.to_owned();
+                let need = need.clone();
+                async move {
+                    let built = this.build(&need, &key).await;
+                    this.ended[usize::from(built.is_err())].fetch_add(1, Ordering::Relaxed);
+                    built
+                }
+            })
         ));
         let built = loop {
             tokio::select! {
@@ -263,13 +264,16 @@ impl Packages {
     }
 
     async fn hold(&self, key: &str) -> Result<Option<EnvironmentLease>, Fault> {
-        let (store, key) = (self.store()?, key.to_owned());
-        let changed = |what: &str| {
+        let store = self.store()?;
+        let key = key.to_owned();
+        apart(move || {
+            Ok(store.hold(&key, |what: &str| {
             let what = text::printable(what);
             tracing::warn!(target: "toolhost::packages", "an environment was changed and is built \
                 again: {what}");
-        };
-        apart(move || Ok(store.hold(&key, changed)?)).await
+        })?)
+        })
+        .await
     }
 
     /// The digest of everything that an environment is built from.
@@ -327,10 +331,12 @@ impl Packages {
     }
 
     pub(super) fn index(&self, need: &Need) -> Result<&Index, Fault> {
-        let (ecosystem, name) = (need.wanted.ecosystem, &need.rules.index);
+        let ecosystem = need.wanted.ecosystem;
+        let name = &need.rules.index;
         Index::find(&self.settings.indexes, ecosystem, name).ok_or_else(|| {
             let message = "this host has no index configured for this tool's packages";
-            let (name, ecosystem) = (text::printable(name), ecosystem.name());
+            let name = text::printable(name);
+            let ecosystem = ecosystem.name();
             let fix =
                 format!("[indexes.{name}] is missing in the configuration file for {ecosystem}");
             Fault::new(Kind::CapabilityError, message).person(fix)
@@ -365,11 +371,13 @@ impl Packages {
         let tidied = Arc::clone(&store);
         apart(move || Ok(tidied.tidy()?)).await?;
         let work = store.begin(key).map_err(unusable)?;
-        let (folder, tree) = (work.path.clone(), store.path().join(&work.tree));
+        let folder = work.path.clone();
+        let tree = store.path().join(&work.tree);
         let report = |line: &str| self.report(key, line);
-        let wanted = match need.wanted.locked {
-            true => Arc::clone(&need.wanted),
-            false => Arc::new(self.resolve_once(need, &folder, &report).await?.wanted),
+        let wanted = if need.wanted.locked {
+            Arc::clone(&need.wanted)
+        } else {
+            Arc::new(self.resolve_once(need, &folder, &report).await?.wanted)
         };
         let need = Need {
             wanted,
@@ -394,7 +402,8 @@ impl Packages {
             Err(_) => installing.await?,
         }
         report("checking what the build made");
-        let (ecosystem, places) = (need.wanted.ecosystem, need.wanted.places());
+        let ecosystem = need.wanted.ecosystem;
+        let places = need.wanted.places();
         let examined = apart(move || Store::examine(work, layout, ecosystem, &places)).await?;
         let mut vendored = examined.vendored.clone();
         if ecosystem == Ecosystem::Python {
@@ -431,9 +440,11 @@ impl Packages {
             made: Timestamp::now().to_string(),
         };
         check_built(&need, &about)?;
-        let (kept, key) = (Arc::clone(&store), key.to_owned());
+        let kept = Arc::clone(&store);
+        let key = key.to_owned();
         apart(move || kept.keep(&key, about, examined)).await?;
-        let (tool, took) = (text::printable(&need.tool), began.elapsed().as_secs_f64());
+        let tool = text::printable(&need.tool);
+        let took = began.elapsed().as_secs_f64();
         let count = need.wanted.packages.len();
         tracing::info!(target: "toolhost::packages", "built {count} packages for {tool} in \
             {took:.1} s");
@@ -447,7 +458,8 @@ impl Packages {
         work: &Path,
         report: LineSink<'_>,
     ) -> Result<ResolvedLock, Fault> {
-        let (store, key) = (self.store()?, self.resolved_key(need)?);
+        let store = self.store()?;
+        let key = self.resolved_key(need)?;
         if let Some(text) = store.resolved(&key) {
             return read_lock(need, text);
         }
@@ -540,11 +552,13 @@ pub(super) fn check_allowed(
 ) -> Result<(), Fault> {
     let now = Timestamp::now().as_second();
     let ages = published.map(|published| {
-        let age = |package: &Package| {
-            let days = (now - youngest(package, published)?.as_second()) / SECONDS_OF_A_DAY;
-            Some((package.clone(), u64::try_from(days).ok()?))
-        };
-        packages.iter().filter_map(age).collect()
+        packages
+            .iter()
+            .filter_map(|package: &Package| {
+                let days = (now - youngest(package, published)?.as_second()) / SECONDS_OF_A_DAY;
+                Some((package.clone(), u64::try_from(days).ok()?))
+            })
+            .collect()
     });
     let refused =
         policy::refused_packages(&need.rules, need.wanted.ecosystem, packages, ages.as_ref());
@@ -581,21 +595,25 @@ fn youngest(package: &Package, published: &Published) -> Option<Timestamp> {
 /// inside them.
 pub(super) fn check_built(need: &Need, about: &BuildInfo) -> Result<(), Fault> {
     check_allowed(need, &about.packages, Some(&about.published))?;
-    let package = |Vendored { name, version, .. }| Package {
-        name,
-        version,
-        hashes: Vec::new(),
-    };
+    fn package(Vendored { name, version, .. }: Vendored) -> Package {
+        Package {
+            name,
+            version,
+            hashes: Vec::new(),
+        }
+    }
     let copies: Vec<Package> = about.vendored.iter().cloned().map(package).collect();
     check_allowed(need, &copies, None)?;
-    let known = |package: &Package| {
-        about
-            .published
-            .contains_key(&format!("{} {}", package.name, package.version))
-    };
     check_allowed(
         need,
-        &copies.into_iter().filter(known).collect::<Vec<_>>(),
+        &copies
+            .into_iter()
+            .filter(|package: &Package| {
+                about
+                    .published
+                    .contains_key(&format!("{} {}", package.name, package.version))
+            })
+            .collect::<Vec<_>>(),
         Some(&about.published),
     )
 }

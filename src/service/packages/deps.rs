@@ -36,12 +36,15 @@ impl Service {
     ) -> Result<(Need, PathBuf), Fault> {
         let decisions = self.decisions()?;
         let tool = decisions.snapshot.find(reference)?;
-        let bad = |kind, why: &str| Fault::new(kind, text::printable(why)).by_caller();
+        fn bad(kind: Kind, why: &str) -> Fault {
+            Fault::new(kind, text::printable(why)).by_caller()
+        }
         if !tool.manifest.handler.runs_no_script() {
             let why = "for this tool, name the packages in files beside its script";
             return Err(bad(Kind::ParameterValidationError, why));
         }
-        let (policies, machine) = (&decisions.policies, &decisions.rules.machine);
+        let policies = &decisions.policies;
+        let machine = &decisions.rules.machine;
         let decision = requirements::of_source(
             &tool,
             Language::Python,
@@ -64,8 +67,10 @@ impl Service {
             );
             bad(Kind::CapabilityError, &why)
         })?;
-        let no_python = || bad(Kind::CapabilityError, "this host has no Python");
-        let runtime = decision.runtime.clone().ok_or_else(no_python)?;
+        let runtime = decision
+            .runtime
+            .clone()
+            .ok_or_else(|| bad(Kind::CapabilityError, "this host has no Python"))?;
         let name = path
             .file_name()
             .unwrap_or_default()
@@ -88,7 +93,8 @@ impl Service {
     pub fn need_unlocked(&self, reference: &str) -> Result<Option<Need>, Fault> {
         let decisions = self.decisions()?;
         let tool = decisions.snapshot.find(reference)?;
-        let (policies, machine) = (&decisions.policies, &decisions.rules.machine);
+        let policies = &decisions.policies;
+        let machine = &decisions.rules.machine;
         Need::from_decision(&requirements::decide_unlocked(
             &tool,
             &decisions.snapshot,
@@ -137,7 +143,8 @@ pub fn value(found: &PackageStatus) -> Value {
         Some(Err(why)) => json!({ "unreadable": why }),
         Some(Ok(PackageState { resolved, built })) => {
             let built = built.as_ref().map(|entry| {
-                let (files, bytes) = (entry.files(), entry.bytes);
+                let files = entry.files();
+ let bytes = entry.bytes;
                 json!({"key": entry.key, "about": entry.about, "files": files, "bytes": bytes, "starts": entry.starts})
             });
             json!({ "resolved": resolved, "built": built })
@@ -161,7 +168,8 @@ impl Packages {
         need: &Need,
         report: LineSink<'_>,
     ) -> Result<ResolvedLock, Fault> {
-        let (store, key) = (self.store()?, self.resolved_key(need)?);
+        let store = self.store()?;
+        let key = self.resolved_key(need)?;
         let _lock = store.lock(&key).map_err(unusable)?.ok_or_else(under_way)?;
         let work = store.begin(&key).map_err(unusable)?;
         let resolved = self.resolve(need, &work.path, report).await?;

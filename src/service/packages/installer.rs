@@ -81,7 +81,8 @@ impl<'a> Installer<'a> {
         work: &'a Path,
         report: LineSink<'a>,
     ) -> Result<Installer<'a>, Fault> {
-        let ((runtime, npm), index) = (packages.tools(need)?, packages.index(need)?);
+        let (runtime, npm) = packages.tools(need)?;
+        let index = packages.index(need)?;
         Ok(Installer {
             packages,
             need,
@@ -112,17 +113,19 @@ impl<'a> Installer<'a> {
             serde_json::from_value::<Vec<Vendored>>(self.run("list", ("into", Value::Null)).await?);
         let found =
             found.map_err(|_| failed("list", "the environment did not say what it holds"))?;
-        let read = |found: Vendored| {
-            let name = versions::name(Ecosystem::Python, &found.name)?;
-            let version =
-                versions::version(Ecosystem::Python, &found.version).unwrap_or(found.version);
-            Some(Vendored {
-                name,
-                version,
-                path: text::printable(&found.path),
+        Ok(found
+            .into_iter()
+            .filter_map(|found: Vendored| {
+                let name = versions::name(Ecosystem::Python, &found.name)?;
+                let version =
+                    versions::version(Ecosystem::Python, &found.version).unwrap_or(found.version);
+                Some(Vendored {
+                    name,
+                    version,
+                    path: text::printable(&found.path),
+                })
             })
-        };
-        Ok(found.into_iter().filter_map(read).collect())
+            .collect())
     }
 
     /// When the copies of packages that lie inside others were published, as far as the index
@@ -156,10 +159,8 @@ impl<'a> Installer<'a> {
             "install" => ("built", Some(self.work.join("fetched"))),
             _ => ("resolving", None),
         };
-        let (into, network) = (
-            self.work.join(into),
-            !["install", "translate", "list"].contains(&what),
-        );
+        let into = self.work.join(into);
+        let network = !["install", "translate", "list"].contains(&what);
         std::fs::create_dir_all(&into).map_err(unusable)?;
         let mut order = json!({
             "do": what,
@@ -198,19 +199,23 @@ impl<'a> Installer<'a> {
                 .and_then(|npm| Some(npm.parent()?.parent()?.to_path_buf())),
         );
         let mut shape = Shape::bare("toolhost:packages@1.0.0", runtime);
-        let grant = |access, path: &Path| Grant {
-            access,
-            opening: Opening::Live {
-                path: path.to_owned(),
-            },
-            asked: "(packages)".to_owned(),
-            rule: "packages".to_owned(),
-            why: format!("packages of {}", self.need.tool),
-        };
-        shape.grants.push(grant(Access::Write, into));
+        fn grant(access: Access, path: &Path, tool: &str) -> Grant {
+            Grant {
+                access,
+                opening: Opening::Live {
+                    path: path.to_owned(),
+                },
+                asked: "(packages)".to_owned(),
+                rule: "packages".to_owned(),
+                why: format!("packages of {tool}"),
+            }
+        }
         shape
             .grants
-            .extend(from.map(|from| grant(Access::Read, from)));
+            .push(grant(Access::Write, into, &self.need.tool));
+        shape
+            .grants
+            .extend(from.map(|from| grant(Access::Read, from, &self.need.tool)));
         if network {
             shape.network = Network::Hosts(self.index.hosts.clone());
             shape.secrets = self.index.credential.iter().cloned().collect();
@@ -238,17 +243,16 @@ impl<'a> Installer<'a> {
     /// packages, or a folder.
     pub fn layout(&self) -> Result<Layout, Fault> {
         if self.need.wanted.ecosystem == Ecosystem::Node {
-            let (from, site) = (
-                "built/project/node_modules".into(),
-                "node_modules".to_owned(),
-            );
+            let from = "built/project/node_modules".into();
+            let site = "node_modules".to_owned();
             return Ok(Layout {
                 from,
                 site,
                 environment: None,
             });
         }
-        let (program, version) = (program(self.runtime)?, &self.runtime.version);
+        let program = program(self.runtime)?;
+        let version = &self.runtime.version;
         let [major, minor, ..] = version.split('.').collect::<Vec<_>>()[..] else {
             let why = format!("its version is {}", text::printable(version));
             return Err(Fault::new(
@@ -320,8 +324,9 @@ impl<'a> Installer<'a> {
             script: None,
             folder: "/tmp".into(),
         };
-        let (manifest, confinement, output_bytes) =
-            (Arc::clone(&NO_MANIFEST), Some(confinement), u64::MAX);
+        let manifest = Arc::clone(&NO_MANIFEST);
+        let confinement = Some(confinement);
+        let output_bytes = u64::MAX;
         let call = executor::Call {
             manifest,
             site,
@@ -384,7 +389,8 @@ impl<'a> Installer<'a> {
         record: &mut CallRecord,
     ) -> Result<executor::Outcome, Fault> {
         let (events, mut heard) = executor::events();
-        let (mut refused, mut looks) = (false, tokio::time::interval(POLL_INTERVAL));
+        let mut refused = false;
+        let mut looks = tokio::time::interval(POLL_INTERVAL);
         let hidden = self.work.display().to_string();
         let ended = {
             let mut running = process.run(context, call, &events);
@@ -434,7 +440,8 @@ fn failed(what: &str, why: &str) -> Fault {
 
 /// A placeholder: the executor of scripts does not read the manifest.
 static NO_MANIFEST: LazyLock<Arc<Manifest>> = LazyLock::new(|| {
-    let (version, handler) = ("1.0.0", json!({ "type": "definition-only" }));
+    let version = "1.0.0";
+    let handler = json!({ "type": "definition-only" });
     let words = json!({ "toolId": TOOL, "displayName": TOOL, "description": TOOL, "version": version, "handler": handler });
     Arc::new(
         manifest::read(words.to_string().as_bytes())

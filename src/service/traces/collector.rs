@@ -67,7 +67,8 @@ impl Collector {
 
     /// Sends all spans, until the channel is closed.
     pub(super) async fn send_all(self, mut spans: mpsc::Receiver<SpanData>, lost: Arc<AtomicU64>) {
-        let (mut batch, mut is_failing) = (Vec::new(), false);
+        let mut batch = Vec::new();
+        let mut is_failing = false;
         while spans.recv_many(&mut batch, BATCH).await > 0 {
             let gathered = sleep(BATCH_DELAY);
             tokio::pin!(gathered);

@@ -40,12 +40,10 @@ impl TraceContext {
     /// ignored.
     pub fn parse(parent: &str, state: Option<&str>) -> Option<TraceContext> {
         let parent = parent.trim_matches([' ', '\t']);
-        let hex = |part: &str| part.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
         let parts: Vec<&str> = parent.splitn(PARTS.len() + 1, '-').collect();
-        let whole = parts
-            .iter()
-            .zip(PARTS)
-            .all(|(part, length)| part.len() == length && hex(part));
+        let whole = parts.iter().zip(PARTS).all(|(part, length)| {
+            part.len() == length && part.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+        });
         let [version, trace, span, flags, more @ ..] = &parts[..] else {
             return None;
         };
@@ -57,7 +55,8 @@ impl TraceContext {
         {
             return None;
         }
-        let (trace, span) = (TraceId::from_hex(trace).ok()?, SpanId::from_hex(span).ok()?);
+        let trace = TraceId::from_hex(trace).ok()?;
+        let span = SpanId::from_hex(span).ok()?;
         let flags = TraceFlags::new(u8::from_str_radix(flags, 16).ok()?) & TraceFlags::SAMPLED;
         let state = state.filter(|state| {
             state.len() <= MAX_HEADER_BYTES.1 && state.bytes().all(|b| (b' '..=b'~').contains(&b))
@@ -71,19 +70,21 @@ impl TraceContext {
 
     /// Reads the context from the headers of a request.
     pub fn from_headers(headers: &HeaderMap) -> Option<TraceContext> {
-        let texts = |name| -> Option<Vec<&str>> {
+        fn texts<'h>(name: &str, headers: &'h HeaderMap) -> Option<Vec<&'h str>> {
             headers
                 .get_all(name)
                 .iter()
                 .map(|text| text.to_str().ok())
                 .collect()
-        };
-        let parents = texts("traceparent")?;
+        }
+        let parents = texts("traceparent", headers)?;
         let [parent] = parents[..] else { return None };
         // Several lines are one list (W3C Trace Context, section 3.3.1).
         TraceContext::parse(
             parent,
-            texts("tracestate").map(|lines| lines.join(",")).as_deref(),
+            texts("tracestate", headers)
+                .map(|lines| lines.join(","))
+                .as_deref(),
         )
     }
 
@@ -152,8 +153,10 @@ impl Traces {
     }
 
     fn send(&self, span: SpanData) {
-        let full = |sending: &Sending| sending.spans.try_send(span).is_err();
-        if lock(&self.sending).as_ref().is_some_and(full) {
+        if lock(&self.sending)
+            .as_ref()
+            .is_some_and(|sending: &Sending| sending.spans.try_send(span).is_err())
+        {
             self.lost.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -246,10 +249,8 @@ impl CallSpan {
             .collect();
         let denials = i64::try_from(report.denials.observed.len()).unwrap_or(i64::MAX);
         attributes.push(KeyValue::new("toolhost.denials", denials));
-        let (name, status) = (
-            format!("execute_tool {id}"),
-            error.map_or(Status::Unset, Status::error),
-        );
+        let name = format!("execute_tool {id}");
+        let status = error.map_or(Status::Unset, Status::error);
         let parent = self
             .parent
             .as_ref()

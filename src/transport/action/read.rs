@@ -164,12 +164,11 @@ impl Block<'_> {
             );
         }
         let canonical = ["tool_id", "inputs", "input", "context"];
-        let named = |child: &Element| {
-            canonical
+        let legacy = root.children.first().is_some_and(|first| {
+            !canonical
                 .iter()
-                .any(|name| child.name.eq_ignore_ascii_case(name))
-        };
-        let legacy = root.children.first().is_some_and(|first| !named(first));
+                .any(|name| first.name.eq_ignore_ascii_case(name))
+        });
         let action = if legacy {
             self.legacy(root)
         } else {
@@ -192,7 +191,9 @@ impl Block<'_> {
     /// `<tool_id>`, `<inputs>`, and further elements.
     fn canonical(&mut self, root: &Element) -> Action {
         let mut action = Action::new(Dialect::Canonical);
-        let (mut tool, mut inputs, mut context) = (false, false, false);
+        let mut tool = false;
+        let mut inputs = false;
+        let mut context = false;
         for (at, child) in root.children.iter().enumerate() {
             if self.is(child, "tool_id") {
                 self.once(child, &mut tool);
@@ -326,9 +327,10 @@ impl Block<'_> {
                     &format!("<{}> holds text beside elements", shown(child.name)),
                 );
             }
-            let value = match child.children.is_empty() {
-                true => Value::String(child.text.clone()),
-                false => Value::Object(self.members(child)),
+            let value = if child.children.is_empty() {
+                Value::String(child.text.clone())
+            } else {
+                Value::Object(self.members(child))
             };
             match members.get_mut(child.name) {
                 None => drop(members.insert(child.name.to_owned(), value)),
@@ -345,7 +347,8 @@ impl Block<'_> {
             return self.warn(child, "is not known and was ignored");
         }
         self.once(child, seen);
-        let (mut transaction, mut timeout) = (false, false);
+        let mut transaction = false;
+        let mut timeout = false;
         for part in &child.children {
             if self.is(part, "transaction_id") {
                 self.once(part, &mut transaction);
@@ -413,7 +416,8 @@ impl Block<'_> {
 
 impl Action {
     fn new(dialect: Dialect) -> Action {
-        let (inputs, duplicates) = (Hidden::default(), Vec::new());
+        let inputs = Hidden::default();
+        let duplicates = Vec::new();
         Action {
             tool: String::new(),
             inputs,
@@ -430,7 +434,8 @@ fn shown(name: &str) -> String {
 
 /// Where the first block begins, and whether a tag in a code span was passed over.
 fn first_block(text: &str) -> (Option<usize>, bool) {
-    let (mut above, mut passed) = (0, false);
+    let mut above = 0;
+    let mut passed = false;
     for line in text.split_inclusive('\n') {
         let mut spans = code_spans(line).into_iter().peekable();
         let mut skip = 0;
@@ -458,11 +463,11 @@ fn first_block(text: &str) -> (Option<usize>, bool) {
 /// The text before a block, without the mark of a fence that is opened for it.
 fn lead(before: &str) -> &str {
     let shown = before.trim_end();
-    let is_fence = |line: &str| {
+    fn is_fence(line: &str) -> bool {
         ["```", "~~~"]
             .iter()
             .any(|mark| line.trim_start().starts_with(mark))
-    };
+    }
     let last = shown.lines().last().unwrap_or_default();
     let opened = is_fence(last) && shown.lines().filter(|line| is_fence(line)).count() % 2 == 1;
     if opened {
@@ -485,9 +490,11 @@ fn is_closed(text: &str) -> bool {
 }
 
 fn ends(text: &str) -> impl Iterator<Item = usize> {
-    let name =
-        |at: &usize| named(&text[at + 2..]).is_some_and(|rest| rest.trim_start().starts_with('>'));
-    text.match_indices("</").map(|(at, _)| at).filter(name)
+    text.match_indices("</")
+        .map(|(at, _)| at)
+        .filter(|at: &usize| {
+            named(&text[at + 2..]).is_some_and(|rest| rest.trim_start().starts_with('>'))
+        })
 }
 
 /// What follows the tag's name, in any case.
@@ -502,7 +509,9 @@ fn begins(text: &str) -> bool {
     let Some(rest) = named(&text[1..]) else {
         return false;
     };
-    let bare = |rest: &str| rest.is_empty() || rest.starts_with(['>', '/']);
+    fn bare(rest: &str) -> bool {
+        rest.is_empty() || rest.starts_with(['>', '/'])
+    }
     bare(rest.trim_start())
         || text[1..].starts_with(NAME) && rest.starts_with([' ', '\t', '\n', '\r'])
 }
@@ -527,7 +536,8 @@ fn code_spans(line: &str) -> Vec<Range<usize>> {
         }
     }
     runs.retain(|run| run.len() <= 2);
-    let (mut spans, mut next) = (Vec::new(), 0);
+    let mut spans = Vec::new();
+    let mut next = 0;
     while let Some(open) = runs.get(next) {
         next += 1;
         // Of each length at most one run is left without its end.

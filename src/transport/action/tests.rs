@@ -256,25 +256,25 @@ fn xml_is_read_strictly() {
 
 #[test]
 fn a_block_has_bounds() {
-    let deep = |levels: usize| {
+    fn deep(levels: usize) -> String {
         format!(
             "<ACTION><t>{}1{}</t></ACTION>",
             "<a>".repeat(levels - 2),
             "</a>".repeat(levels - 2)
         )
-    };
+    }
     assert!(read(&deep(32)).action.is_some_and(|action| action.is_ok()));
     assert!(
         parsed(&deep(33)).contains("nested deeper than 32 levels"),
         "{}",
         parsed(&deep(33))
     );
-    let inputs = |count: usize| {
+    fn inputs(count: usize) -> String {
         let inputs: String = (0..count)
             .map(|n| format!("<input name=\"v{n}\">1</input>"))
             .collect();
         format!("<ACTION><tool_id>a:b</tool_id><inputs>{inputs}</inputs></ACTION>")
-    };
+    }
     assert!(
         read(&inputs(256))
             .action

@@ -27,16 +27,19 @@ pub struct SyntaxError {
 /// Reads the element that begins at `start`. Also returns its end.
 pub fn read(text: &str, start: usize) -> Result<(Element<'_>, usize), SyntaxError> {
     let mut reader = Reader::from_str(&text[start..]);
-    let place = |position: u64| start + usize::try_from(position).unwrap_or_default();
-    let (mut open, mut elements) = (Vec::<OpenElement>::new(), 0);
+    fn place(position: u64, start: &usize) -> usize {
+        *start + usize::try_from(position).unwrap_or_default()
+    }
+    let mut open = Vec::<OpenElement>::new();
+    let mut elements = 0;
     loop {
-        let at = place(reader.buffer_position());
+        let at = place(reader.buffer_position(), &start);
         let event = reader.read_event();
         let event = event.map_err(|e| SyntaxError {
-            offset: place(reader.error_position()),
+            offset: place(reader.error_position(), &start),
             message: message(&e),
         })?;
-        let end = place(reader.buffer_position());
+        let end = place(reader.buffer_position(), &start);
         check_bounds(end - start, open.len(), elements).map_err(|message| SyntaxError {
             offset: at,
             message,
@@ -122,32 +125,37 @@ struct OpenElement<'t> {
 
 impl<'t> OpenElement<'t> {
     fn new(name: &'t str, at: usize, tag: &BytesStart) -> Result<OpenElement<'t>, SyntaxError> {
-        let broken = |message: String| SyntaxError {
-            offset: at,
-            message,
-        };
+        fn broken(message: String, at: &usize) -> SyntaxError {
+            SyntaxError {
+                offset: *at,
+                message,
+            }
+        }
         if !is_name(name) {
             return Err(broken(
                 "this < is not a tag: write &lt;, or put the value in CDATA".to_owned(),
+                &at,
             ));
         }
         // Each attribute is compared with all before it.
         if tag.len() > MAX_ACTION_TAG_BYTES {
-            return Err(broken(format!(
-                "a tag of more than {MAX_ACTION_TAG_BYTES} bytes"
-            )));
+            return Err(broken(
+                format!("a tag of more than {MAX_ACTION_TAG_BYTES} bytes"),
+                &at,
+            ));
         }
         let mut attributes = Vec::new();
         for attribute in tag.attributes() {
-            let attribute =
-                attribute.map_err(|error| broken(format!("an attribute of <{name}>: {error}")))?;
+            let attribute = attribute
+                .map_err(|error| broken(format!("an attribute of <{name}>: {error}"), &at))?;
             let value = attribute
                 .normalized_value(XmlVersion::Implicit1_0)
-                .map_err(|error| broken(message(&error)))?;
+                .map_err(|error| broken(message(&error), &at))?;
             if attribute.value.contains('<') || check_characters(&value).is_err() {
-                return Err(broken(format!(
-                    "an attribute of <{name}> holds a character that XML does not allow"
-                )));
+                return Err(broken(
+                    format!("an attribute of <{name}> holds a character that XML does not allow"),
+                    &at,
+                ));
             }
             attributes.push((attribute.key.as_ref().to_owned(), value.into_owned()));
         }
@@ -218,8 +226,8 @@ impl<'t> OpenElement<'t> {
 
 fn is_name(name: &str) -> bool {
     let mut rest = name.chars();
-    let first = |c: char| c.is_alphabetic() || matches!(c, '_' | ':');
-    rest.next().is_some_and(first)
+    rest.next()
+        .is_some_and(|c: char| c.is_alphabetic() || matches!(c, '_' | ':'))
         && rest.all(|c| c.is_alphanumeric() || matches!(c, '_' | ':' | '-' | '.'))
 }
 
@@ -252,7 +260,9 @@ fn is_char(c: char) -> bool {
 
 fn check_characters(text: &str) -> Result<(), SyntaxError> {
     let bad = text.char_indices().find(|(_, c)| !is_char(*c));
-    let message = |c: char| format!("the character U+{:04X} is not allowed in XML", u32::from(c));
+    fn message(c: char) -> String {
+        format!("the character U+{:04X} is not allowed in XML", u32::from(c))
+    }
     bad.map_or(Ok(()), |(at, c)| {
         Err(SyntaxError {
             offset: at,

@@ -34,9 +34,8 @@ const NO_LISTENER: &str = "no client listens for replies";
 /// Handles one message until it is answered, put back or set aside.
 pub async fn handle(broker: Arc<BrokerServer>, delivery: Delivery) {
     let request = Identity::new(&delivery);
-    let delivery = match delivery.redelivered {
-        false => delivery,
-        true => match broker.open.known(&request, delivery) {
+    let delivery = if delivery.redelivered {
+        match broker.open.known(&request, delivery) {
             Redelivery::Running => return,
             Redelivery::Ended(delivery) => {
                 let words = shown(&delivery.id);
@@ -45,7 +44,9 @@ pub async fn handle(broker: Arc<BrokerServer>, delivery: Delivery) {
                 return done(delivery).await;
             }
             Redelivery::No(delivery) => delivery,
-        },
+        }
+    } else {
+        delivery
     };
     broker.open.begin(&request);
     let ended = answer(&broker, delivery).await;
@@ -55,9 +56,10 @@ pub async fn handle(broker: Arc<BrokerServer>, delivery: Delivery) {
         done(delivery).await;
     }
     for delivery in again {
-        match is_answered {
-            true => done(delivery).await,
-            false => Box::pin(handle(broker.clone(), delivery)).await,
+        if is_answered {
+            done(delivery).await
+        } else {
+            Box::pin(handle(broker.clone(), delivery)).await
         }
     }
 }
@@ -137,10 +139,8 @@ async fn handle_redelivery(
 
 /// Adds the trace and the id, which stand beside the body of the message.
 fn with_trace(delivery: &Delivery, mut asked: BrokerCall) -> BrokerCall {
-    let (parent, state) = (
-        delivery.trace.parent.as_deref(),
-        delivery.trace.state.as_deref(),
-    );
+    let parent = delivery.trace.parent.as_deref();
+    let state = delivery.trace.state.as_deref();
     asked.call.trace = parent.and_then(|parent| TraceContext::parse(parent, state));
     asked.call.transaction = Some(shown(&delivery.id));
     asked
@@ -269,8 +269,12 @@ fn call(
 
 /// The tool of the entry that the request names.
 fn tool(offered: &[String], asked: Option<&Value>) -> Result<String, Fault> {
-    let id = |reference: &str| reference.split('@').next().unwrap_or_default().to_owned();
-    let refuse = |words: &str| Err(Fault::new(Kind::ToolNotFoundError, words));
+    fn id(reference: &str) -> String {
+        reference.split('@').next().unwrap_or_default().to_owned()
+    }
+    fn refuse(words: &str) -> Result<String, Fault> {
+        Err(Fault::new(Kind::ToolNotFoundError, words))
+    }
     match (asked, offered) {
         (None | Some(Value::Null), [only]) => Ok(only.clone()),
         (None | Some(Value::Null), _) => {
@@ -303,13 +307,11 @@ async fn run(
     }: BrokerCall,
     waits: Waits,
 ) {
-    let (call, came) = (
-        CallRequest {
-            id: Some(service::new_id()),
-            ..call
-        },
-        broker.link.state(),
-    );
+    let call = CallRequest {
+        id: Some(service::new_id()),
+        ..call
+    };
+    let came = broker.link.state();
     if is_reply {
         let report = broker.service.call(call, Sink::none()).await;
         return lost(broker, &report.id, id, "it is a reply itself");
@@ -334,15 +336,15 @@ async fn run(
         None => Some(broker.running.enter("").await),
     };
     drop(waits);
-    let (call_id, name) = (call.id.clone().unwrap_or_default(), call.tool.clone());
+    let call_id = call.id.clone().unwrap_or_default();
+    let name = call.tool.clone();
     let (sink, events) = Sink::patient(1);
     let parts = async {
-        match streams {
-            true => forward(broker, id, events).await,
-            false => {
-                drop(events);
-                Ok(0)
-            }
+        if streams {
+            forward(broker, id, events).await
+        } else {
+            drop(events);
+            Ok(0)
         }
     };
     let whole = async { tokio::join!(broker.service.call(call, sink), parts) };
@@ -395,23 +397,24 @@ async fn reply(report: &Report, told: bool) -> Option<Vec<u8>> {
         |fault: &Fault| ToolServiceResponse::failed(failure_text(fault, &report.id)).encode();
     match (&report.error, &report.output_data) {
         (Some(fault), _) => failed(fault),
-        (None, Some(output)) if !(told && report.streamed) => {
-            let encode =
-                |text: &Text| ToolServiceResponse::whole(output::response(text.as_str())).encode();
-            output
-                .read(false, encode)
-                .await
-                .unwrap_or_else(|late| failed(&late))
-        }
+        (None, Some(output)) if !(told && report.streamed) => output
+            .read(false, |text: &Text| {
+                ToolServiceResponse::whole(output::response(text.as_str())).encode()
+            })
+            .await
+            .unwrap_or_else(|late| failed(&late)),
         (None, _) => ToolServiceResponse::whole(String::new()).encode(),
     }
 }
 
 /// The text of an error reply, which the agent reads.
 fn failure_text(fault: &Fault, call: &str) -> String {
-    let advice = output::advice(fault).map(|advice| match advice.contains("call ID") {
-        true => format!("{advice} Call ID: {call}."),
-        false => advice.to_owned(),
+    let advice = output::advice(fault).map(|advice| {
+        if advice.contains("call ID") {
+            format!("{advice} Call ID: {call}.")
+        } else {
+            advice.to_owned()
+        }
     });
     let mut words = format!("{}: {}", fault.kind, fault.message);
     for more in [fault.details.as_deref(), advice.as_deref()]
@@ -431,12 +434,12 @@ fn failure_text(fault: &Fault, call: &str) -> String {
 /// Publishes the last reply, again after each loss of the connection: a caller that has it already
 /// ignores a second one.
 async fn publish(broker: &BrokerServer, id: &[u8], reply: Option<Vec<u8>>) -> Result<(), String> {
-    let large = || {
+    fn large() -> Option<Vec<u8>> {
         ToolServiceResponse::failed(
             "The answer is larger than a message may be. Ask for less of it.",
         )
         .encode()
-    };
+    }
     let mut body = reply.or_else(large).unwrap_or_default();
     let began = Instant::now();
     loop {
@@ -498,7 +501,8 @@ fn is_returning(broker: &BrokerServer) -> bool {
 /// Counts a request that stays unanswered, and writes it to the run log.
 fn lost(broker: &BrokerServer, call: &str, id: &[u8], why: &str) {
     broker.unanswered.fetch_add(1, Ordering::Relaxed);
-    let (id, why) = (shown(id), printable(&head(why, 300)));
+    let id = shown(id);
+    let why = printable(&head(why, 300));
     tracing::error!(target: "toolhost::broker", call, "request {id} is left unanswered: {why}");
 }
 

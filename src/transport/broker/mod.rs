@@ -45,7 +45,8 @@ impl Brokers {
         stop: &CancellationToken,
         kill: &CancellationToken,
     ) -> (Arc<Brokers>, JoinSet<()>) {
-        let (mut brokers, mut served) = (Vec::new(), JoinSet::new());
+        let mut brokers = Vec::new();
+        let mut served = JoinSet::new();
         for entry in entries.iter().cloned() {
             let BrokerSettings {
                 request,

@@ -138,9 +138,10 @@ impl OpenRequests {
             running.again.push(delivery);
             return Redelivery::Running;
         }
-        match requests.ended.contains(request) {
-            true => Redelivery::Ended(delivery),
-            false => Redelivery::No(delivery),
+        if requests.ended.contains(request) {
+            Redelivery::Ended(delivery)
+        } else {
+            Redelivery::No(delivery)
         }
     }
 

@@ -73,8 +73,10 @@ pub async fn begin(
         known: KnownRequest { server, .. },
         begun,
     } = start;
-    let (id, label) = (request.id.clone(), request.label.clone());
-    let (caller, tool) = (request.caller.clone(), request.tool.clone());
+    let id = request.id.clone();
+    let label = request.label.clone();
+    let caller = request.caller.clone();
+    let tool = request.tool.clone();
     match server
         .background
         .submit(request, callback, begun.clone())
@@ -105,7 +107,8 @@ pub async fn begin(
 /// `GET /v1/calls`: the caller's open and recently ended calls, and all background calls that are
 /// retained.
 pub async fn list(known: KnownRequest) -> Response {
-    let (server, who) = (&known.server, known.acting());
+    let server = &known.server;
+    let who = known.acting();
     let receipts = server.background.receipts(&who);
     let ids: HashSet<&str> = receipts
         .iter()
@@ -127,7 +130,8 @@ pub async fn list(known: KnownRequest) -> Response {
 
 /// `GET /v1/calls/{call}`: the state of a call; of an ended background call also the result.
 pub async fn one(known: KnownRequest, Path(id): Path<String>) -> Result<Response, Refusal> {
-    let (server, who) = (&known.server, known.acting());
+    let server = &known.server;
+    let who = known.acting();
     let background = &server.background;
     let receipt = match (background.receipt(&who, &id), preference(&known.headers).1) {
         (Some(_), _) if request::wants_events(&known.headers) => {
@@ -172,13 +176,15 @@ pub async fn one(known: KnownRequest, Path(id): Path<String>) -> Result<Response
 
 /// `DELETE /v1/calls/{call}`.
 pub async fn cancel(known: KnownRequest, Path(id): Path<String>) -> Result<Response, Refusal> {
-    let (server, who) = (&known.server, known.acting());
-    match server.background.cancel(&who, &id) || server.service.cancel(&who, &id) {
-        true => Ok(reply::json(
+    let server = &known.server;
+    let who = known.acting();
+    if server.background.cancel(&who, &id) || server.service.cancel(&who, &id) {
+        Ok(reply::json(
             StatusCode::ACCEPTED,
             &json!({ "id": id, "cancelled": true }),
-        )),
-        false => Err(no_such_call("You have no such open call.")),
+        ))
+    } else {
+        Err(no_such_call("You have no such open call."))
     }
 }
 

@@ -44,7 +44,9 @@ pub async fn read(
         headers,
         ..
     } = known;
-    let refuse = |status, words: &str| Err(Refusal::new(status, malformed(words)));
+    fn refuse(status: StatusCode, words: &str) -> Result<Received, Refusal> {
+        Err(Refusal::new(status, malformed(words)))
+    }
     // With a known length, no two programs can differ on where a request ends.
     let Some(length) = body.size_hint().exact() else {
         return refuse(
@@ -83,10 +85,8 @@ pub async fn read(
         )?;
     }
     let bodies = &server.service.limiter().bodies;
-    let (claim, mut charge) = (
-        bodies.claim_unless_alone(&caller.user, server.callers.is_own()),
-        bodies.none(),
-    );
+    let claim = bodies.claim_unless_alone(&caller.user, server.callers.is_own());
+    let mut charge = bodies.none();
     let mut unread = PendingRequest {
         known,
         tool,

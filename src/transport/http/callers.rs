@@ -68,7 +68,9 @@ impl Callers {
     }
 
     pub fn identify(&self, headers: &HeaderMap) -> Result<Caller, CallerError> {
-        let refused = |why: &str| CallerError::Refused(why.to_owned());
+        fn refused(why: &str) -> CallerError {
+            CallerError::Refused(why.to_owned())
+        }
         let mut presented = headers.get_all(header::AUTHORIZATION).iter();
         let (tokens, jwt, value) = match (self, presented.next()) {
             (Callers::Own(name), None) => return Ok(Caller::operator(name)),

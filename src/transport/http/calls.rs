@@ -58,7 +58,8 @@ pub async fn call(
 
 async fn read(start: &Start, tool: &str, body: Body) -> Result<CallBody, Refusal> {
     let received = body::read(&start.known, tool, body, |_| true).await?;
-    let (counted, body_quota) = (received.counted, Some(Arc::new(received.charge)));
+    let counted = received.counted;
+    let body_quota = Some(Arc::new(received.charge));
     let request = CallRequest {
         counted,
         body_quota,
@@ -90,11 +91,11 @@ async fn begin(
         },
         begun,
     } = start;
-    let no_callback = || {
+    fn no_callback() -> Fault {
         malformed(
             "A callback needs a call in the background: add \"mode\": \"async\", or leave it out.",
         )
-    };
+    }
     let refused = request.refused.or_else(|| callback.map(|_| no_callback()));
     let request = CallRequest { refused, ..request };
     let id = request.id.clone().unwrap_or_default();
@@ -335,10 +336,13 @@ struct BatchCall {
 
 /// A whole number. JSON Schema allows 8.0, too.
 fn whole<'de, D: Deserializer<'de>, N: TryFrom<u64>>(from: D) -> Result<Option<N>, D::Error> {
-    let number = |given: Value| json::whole(&given).and_then(|number| N::try_from(number).ok());
     let given = Option::<Value>::deserialize(from)?;
     given
-        .map(|given| number(given).ok_or_else(|| D::Error::custom("a whole number is expected")))
+        .map(|given| {
+            json::whole(&given)
+                .and_then(|number| N::try_from(number).ok())
+                .ok_or_else(|| D::Error::custom("a whole number is expected"))
+        })
         .transpose()
 }
 
@@ -465,17 +469,16 @@ struct Action {
 
 async fn read_action(start: &Start, body: Body) -> Result<Action, Refusal> {
     let received = body::read(&start.known, "", body, |_| true).await?;
-    let read = |body: &str| {
+    let (reading, user) = body::parse(&start.known, received.text, |body: &str| {
         serde_json::from_str(body)
             .map(|Object(ActionBody { text, user })| (action::read(&text), user))
-    };
-    let (reading, user) = body::parse(&start.known, received.text, read)
-        .await
-        .map_err(|_| {
-            let words =
-                "The body is {\"text\": what the model wrote}, with \"user\" to call for somebody.";
-            Refusal::malformed(words)
-        })?;
+    })
+    .await
+    .map_err(|_| {
+        let words =
+            "The body is {\"text\": what the model wrote}, with \"user\" to call for somebody.";
+        Refusal::malformed(words)
+    })?;
     let request = CallRequest {
         label: service::label(user).map_err(Refusal::unreadable)?,
         counted: received.counted,
@@ -583,7 +586,8 @@ pub async fn mcp(known: KnownRequest, request: Request) -> Result<Response, Refu
     if message.is_request() && known.server.stop.is_cancelled() {
         return Err(Refusal::stopping());
     }
-    let (recorded, approver) = (message.is_refused(), known.approver());
+    let recorded = message.is_refused();
+    let approver = known.approver();
     let quota = (received.counted, received.charge);
     let mut answer = known
         .server

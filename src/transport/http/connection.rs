@@ -122,7 +122,8 @@ pub async fn serve(
     } else {
         HEAD_TIME
     };
-    let (close, tls) = (connection.seat.close.clone(), server.tls.clone());
+    let close = connection.seat.close.clone();
+    let tls = server.tls.clone();
     let served = async {
         let stream: Box<dyn Duplex> = match (socket, tls) {
             (Socket::Unix(stream), _) => Box::new(stream),
@@ -151,7 +152,8 @@ async fn speak(
     (stream, watched): (Box<dyn Duplex>, impl AsFd),
     head_time: Duration,
 ) {
-    let (killed, connection) = (server.kill.clone(), Arc::new(connection));
+    let killed = server.kill.clone();
+    let connection = Arc::new(connection);
     let router = TowerToHyperService::new(router);
     let body = Arc::new(AtomicU64::new(0));
     let (read, write) = tokio::io::split(WriteTimeout::new(stream));
@@ -162,7 +164,9 @@ async fn speak(
             request.body().size_hint().exact().unwrap_or(u64::MAX),
             Ordering::Relaxed,
         );
-        let (server, connection, router) = (server.clone(), connection.clone(), router.clone());
+        let server = server.clone();
+        let connection = connection.clone();
+        let router = router.clone();
         async move {
             // No path takes a body in chunks: only we decide where it ends.
             let chunked = request.headers().contains_key(header::TRANSFER_ENCODING);

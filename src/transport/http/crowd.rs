@@ -58,7 +58,8 @@ impl ConnectionLimiter {
             oldest.close.cancel();
         }
         open.last += 1;
-        let (id, close) = (open.last, CancellationToken::new());
+        let id = open.last;
+        let close = CancellationToken::new();
         open.by_id.insert(
             id,
             OpenConnection {

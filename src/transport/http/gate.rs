@@ -33,8 +33,9 @@ pub fn admit<B>(
     connection: &Connection,
     request: &Request<B>,
 ) -> Result<Option<Caller>, Refusal> {
-    let refuse =
-        |status, words: &str| Refusal::new(status, Fault::new(Kind::AuthorizationError, words));
+    fn refuse(status: StatusCode, words: &str) -> Refusal {
+        Refusal::new(status, Fault::new(Kind::AuthorizationError, words))
+    }
     let warn = |reason, words: &str| {
         server
             .warnings
@@ -99,7 +100,9 @@ pub fn challenge(server: &Server) -> HeaderValue {
 
 /// Refuses a path that is not text, and a query with an unknown or repeated parameter.
 fn check_target(uri: &Uri) -> Result<(), &'static str> {
-    let is_text = |part: &str| percent_decode_str(part).decode_utf8().is_ok();
+    fn is_text(part: &str) -> bool {
+        percent_decode_str(part).decode_utf8().is_ok()
+    }
     if !is_text(uri.path()) {
         return Err("The path is not UTF-8.");
     }
@@ -163,12 +166,11 @@ fn is_ours(names: &ServerNames, host: &Authority, connection: &Connection) -> bo
     let local = connection.ours.is_none_or(|ours| ours.is_loopback());
     let loopback =
         name.eq_ignore_ascii_case("localhost") || literal.is_some_and(|ip| ip.is_loopback());
-    let listed = |known: &String| {
-        known.eq_ignore_ascii_case(name) || known.eq_ignore_ascii_case(host.as_str())
-    };
     local && loopback
         || literal.is_some() && literal == connection.ours
-        || names.hosts.iter().any(listed)
+        || names.hosts.iter().any(|known: &String| {
+            known.eq_ignore_ascii_case(name) || known.eq_ignore_ascii_case(host.as_str())
+        })
 }
 
 /// No web page of another site can send a method that changes something without an Origin.

@@ -107,12 +107,10 @@ impl Jwt {
         if head.crit.is_some() || head.extras.inner().contains_key("b64") {
             return Err("its header has crit or b64, and no extension is known here".to_owned());
         }
-        let named =
-            |id: &Option<String>| head.kid.is_none() && self.keys.len() == 1 || head.kid == *id;
-        let found = self
-            .keys
-            .iter()
-            .find(|(id, algorithm, _)| named(id) && *algorithm == head.alg);
+        let found = self.keys.iter().find(|(id, algorithm, _)| {
+            (head.kid.is_none() && self.keys.len() == 1 || head.kid == *id)
+                && *algorithm == head.alg
+        });
         let (_, algorithm, key) = found.ok_or("no key of this host has that kid and algorithm")?;
         let validation = Validation {
             algorithms: vec![*algorithm],
@@ -148,13 +146,12 @@ fn algorithm(name: &str) -> Result<Algorithm, String> {
         .parse()
         .ok()
         .filter(|algorithm| known.contains(algorithm));
-    let wrong = || {
+    found.ok_or_else(|| {
         format!(
             "algorithms: '{}' is not one of RS256, PS256, ES256, ES384, EdDSA",
             text::printable(name)
         )
-    };
-    found.ok_or_else(wrong)
+    })
 }
 
 /// A key and the one algorithm it is used with.

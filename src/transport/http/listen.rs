@@ -194,7 +194,8 @@ fn unix(path: &Path) -> io::Result<Listener> {
     let before = umask(Mode::from_bits_truncate(0o177));
     let bound = UnixListener::bind(path);
     umask(before);
-    let (bound, facts) = (bound?, path.symlink_metadata()?);
+    let bound = bound?;
+    let facts = path.symlink_metadata()?;
     Ok(Listener::Unix(
         bound,
         path.to_path_buf(),
@@ -233,7 +234,9 @@ impl Socket {
 
 /// TLS 1.2 and 1.3 with these files; HTTP/1.1 alone.
 pub fn tls(certificate: &Path, key: &Path) -> Result<TlsAcceptor, String> {
-    let at = |path: &Path, why: String| format!("{}: {why}", text::path(path));
+    fn at(path: &Path, why: String) -> String {
+        format!("{}: {why}", text::path(path))
+    }
     let read = |path: &Path, private: bool| -> Result<Vec<u8>, String> {
         let file = files::open(path, nix::fcntl::OFlag::empty());
         let read = files::checked(file, MAX_PEM_BYTES, |facts| {

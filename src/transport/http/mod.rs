@@ -172,8 +172,10 @@ pub async fn serve(
 /// that only waits for the answer to a question is not waited for.
 async fn wait_until_drained(server: &Server) {
     let drained = async {
-        let begun = || Arc::strong_count(&server.begun) - 1;
-        while begun() > 0 && !server.service.is_only_asking(begun()) {
+        fn begun(server_begun: &Arc<()>) -> usize {
+            Arc::strong_count(server_begun) - 1
+        }
+        while begun(&server.begun) > 0 && !server.service.is_only_asking(begun(&server.begun)) {
             tokio::time::sleep(DRAIN_CHECK_INTERVAL).await;
         }
     };

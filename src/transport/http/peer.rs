@@ -54,7 +54,8 @@ impl SocketDiag {
 
 /// inet_diag_req_v2: one socket by both of its addresses.
 fn request_body(theirs: SocketAddr, ours: SocketAddr) -> Vec<u8> {
-    let (theirs_ip, ours_ip) = (theirs.ip().to_canonical(), ours.ip().to_canonical());
+    let theirs_ip = theirs.ip().to_canonical();
+    let ours_ip = ours.ip().to_canonical();
     let family = if theirs_ip.is_ipv4() {
         nix::libc::AF_INET
     } else {

@@ -145,10 +145,8 @@ pub struct Recorded;
 /// Every answer to a known caller passes here: a refusal that has no record yet gets its own, or is
 /// counted in one. Status 404 counts as an answer, not as a refusal.
 pub fn record(service: &Service, caller: &Caller, asked: &str, mut answer: Response) -> Response {
-    let (status, recorded) = (
-        answer.status(),
-        answer.extensions_mut().remove::<Recorded>(),
-    );
+    let status = answer.status();
+    let recorded = answer.extensions_mut().remove::<Recorded>();
     let refused =
         (status.is_client_error() || status.is_server_error()) && status != StatusCode::NOT_FOUND;
     if recorded.is_some() || !refused {
@@ -179,12 +177,15 @@ impl Recipient {
 
     /// Writes a report between two texts.
     pub async fn write(&self, report: Report, before: &'static str, after: &'static str) -> Parts {
-        let write = move |report: &Report, to: &mut dyn Write| {
-            to.write_all(before.as_bytes())?;
-            visible(report, to)?;
-            to.write_all(after.as_bytes())
-        };
-        answers::of_report(self.view(report), write).await
+        answers::of_report(
+            self.view(report),
+            move |report: &Report, to: &mut dyn Write| {
+                to.write_all(before.as_bytes())?;
+                visible(report, to)?;
+                to.write_all(after.as_bytes())
+            },
+        )
+        .await
     }
 }
 
@@ -231,7 +232,8 @@ pub async fn report(
         .error
         .as_ref()
         .filter(|fault| fault.retryable && status != StatusCode::OK);
-    let (retry, kept) = (retryable.map(retry_after), (begun, report.slot.clone()));
+    let retry = retryable.map(retry_after);
+    let kept = (begun, report.slot.clone());
     let mut response = document(recipient.write(report, "", "\n").await, kept);
     *response.status_mut() = status;
     response.extensions_mut().insert(Recorded);
@@ -265,11 +267,9 @@ fn pieces<K: Send + 'static>(
             &self.0
         }
     }
-    let (mut rest, mut kept) = (
-        parts.into_iter().flat_map(Part::pieces).peekable(),
-        Some(kept),
-    );
-    let next = move || {
+    let mut rest = parts.into_iter().flat_map(Part::pieces).peekable();
+    let mut kept = Some(kept);
+    stream::iter(std::iter::from_fn(move || {
         let piece = rest.next()?;
         let last = if rest.peek().is_none() {
             kept.take()
@@ -279,8 +279,7 @@ fn pieces<K: Send + 'static>(
         Some(Ok(last.map_or(piece.clone(), |kept| {
             Bytes::from_owner(Last(piece, kept))
         })))
-    };
-    stream::iter(std::iter::from_fn(next))
+    }))
 }
 
 /// Sends the Server-Sent Events of one response.

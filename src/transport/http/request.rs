@@ -109,9 +109,10 @@ impl FromRequestParts<Arc<Server>> for Operator {
         server: &Arc<Server>,
     ) -> Result<Operator, Refusal> {
         let known = KnownRequest::from_request_parts(parts, server).await?;
-        match known.is_operator() {
-            true => Ok(Operator(known)),
-            false => Err(not_operator()),
+        if known.is_operator() {
+            Ok(Operator(known))
+        } else {
+            Err(not_operator())
         }
     }
 }
@@ -167,7 +168,8 @@ impl Start {
 
 /// Runs the call; where the server must end now, the call is dropped: killed and recorded.
 pub async fn run(server: &Server, request: CallRequest, sink: Sink) -> Report {
-    let (id, tool) = (request.id.clone().unwrap_or_default(), request.tool.clone());
+    let id = request.id.clone().unwrap_or_default();
+    let tool = request.tool.clone();
     tokio::select! {
         biased;
         () = server.kill.cancelled() => Report::of_fault(id.clone(), &tool, server.service.stopped(&id)),
@@ -180,10 +182,11 @@ pub fn wants_events(headers: &HeaderMap) -> bool {
         .get_all(header::ACCEPT)
         .iter()
         .filter_map(|value| value.to_str().ok());
-    let is_events = |kind: &str| {
-        kind.split(';')
-            .next()
-            .is_some_and(|kind| kind.trim().eq_ignore_ascii_case("text/event-stream"))
-    };
-    accepted.flat_map(|value| value.split(',')).any(is_events)
+    accepted
+        .flat_map(|value| value.split(','))
+        .any(|kind: &str| {
+            kind.split(';')
+                .next()
+                .is_some_and(|kind| kind.trim().eq_ignore_ascii_case("text/event-stream"))
+        })
 }

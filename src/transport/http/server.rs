@@ -84,8 +84,10 @@ impl Connection {
                 .known
                 .claim_unless_alone(&caller.user, server.callers.is_own());
             let permit = server.known.try_enter_as(&claim, 1);
-            let refuse = || Refusal::new(StatusCode::SERVICE_UNAVAILABLE, full());
-            *principal = Some((caller.user.clone(), permit.ok_or_else(refuse)?));
+            *principal = Some((
+                caller.user.clone(),
+                permit.ok_or_else(|| Refusal::new(StatusCode::SERVICE_UNAVAILABLE, full()))?,
+            ));
         }
         Ok(())
     }

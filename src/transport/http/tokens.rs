@@ -42,13 +42,18 @@ fn hash(token: &str) -> String {
 
 /// Names hold no ':', which marks callers of other kinds, such as `jwt:SUBJECT`.
 fn check_name(name: &str) -> Result<(), String> {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "._@-".contains(c);
-    match !name.is_empty() && name.len() <= MAX_NAME_BYTES && name.chars().all(plain) {
-        true => Ok(()),
-        false => Err(format!(
+    if !name.is_empty()
+        && name.len() <= MAX_NAME_BYTES
+        && name
+            .chars()
+            .all(|c: char| c.is_ascii_alphanumeric() || "._@-".contains(c))
+    {
+        Ok(())
+    } else {
+        Err(format!(
             "a name has 1 to {MAX_NAME_BYTES} letters, digits and . _ @ - ('{}')",
             text::printable(name)
-        )),
+        ))
     }
 }
 
@@ -176,13 +181,16 @@ fn line(written: &str) -> Result<TokenLine, String> {
         return Err(fix.to_owned());
     };
     check_name(name).map_err(|_| fix.to_owned())?;
-    let hex = |hash: &&str| {
-        hash.len() == 64
-            && hash
-                .bytes()
-                .all(|b| b.is_ascii_digit() || matches!(b, b'a'..=b'f'))
-    };
-    let hash = hash.strip_prefix(HASH).filter(hex).ok_or(fix)?.to_owned();
+    let hash = hash
+        .strip_prefix(HASH)
+        .filter(|hash: &&str| {
+            hash.len() == 64
+                && hash
+                    .bytes()
+                    .all(|b| b.is_ascii_digit() || matches!(b, b'a'..=b'f'))
+        })
+        .ok_or(fix)?
+        .to_owned();
     let caller = match role {
         None => Caller::named(name),
         Some("operator") => Caller::operator(name),

@@ -78,14 +78,13 @@ pub async fn audit(
     let service = known.server.service.clone();
     // Blocks: it hashes scripts, and reads grants and the log.
     let report = tokio::task::spawn_blocking(move || service.audit(&tool)).await;
-    let failed = || {
-        Fault::new(
-            Kind::InternalError,
-            "The host failed while it made this report.",
-        )
-    };
     let report = report
-        .unwrap_or_else(|_| Err(failed()))
+        .unwrap_or_else(|_| {
+            Err(Fault::new(
+                Kind::InternalError,
+                "The host failed while it made this report.",
+            ))
+        })
         .map_err(|fault| known.refusal(fault))?;
     Ok(reply::json(StatusCode::OK, &report))
 }
@@ -152,9 +151,12 @@ struct TextKey {
 fn offered_tools(known: &KnownRequest, caller: &Caller) -> Arc<OfferedTools> {
     let service = &known.server.service;
     known.server.lists.find(service, caller, || {
-        let called = |id: &str| service.find(caller, id).ok();
         let all = service.tools(caller).unwrap_or_default();
-        let tools = export::offered(all, called, |tool| service.can_call(caller, tool));
+        let tools = export::offered(
+            all,
+            |id: &str| service.find(caller, id).ok(),
+            |tool| service.can_call(caller, tool),
+        );
         OfferedTools {
             names: export::names(&tools),
             tools,
@@ -166,15 +168,14 @@ fn offered_tools(known: &KnownRequest, caller: &Caller) -> Arc<OfferedTools> {
 impl OfferedTools {
     /// The list as it is sent.
     fn text(&self, format: Option<Format>, namespace: Option<String>) -> Bytes {
-        let is_listed = |tool: &Tool| {
-            namespace
-                .as_ref()
-                .is_none_or(|namespace| tool.manifest.namespace() == namespace)
-        };
         let listed: Vec<_> = self
             .tools
             .iter()
-            .filter(|tool| is_listed(tool))
+            .filter(|tool| {
+                namespace
+                    .as_ref()
+                    .is_none_or(|namespace| tool.manifest.namespace() == namespace)
+            })
             .cloned()
             .collect();
         let make = || match format.map(|format| export::tools(&listed, &self.names, format)) {
@@ -223,8 +224,8 @@ pub async fn status(Operator(KnownRequest { server, caller, .. }): Operator) -> 
         "version": env!("CARGO_PKG_VERSION"),
         "ready": service.ready().is_ok(),
         "draining": server.stop.is_cancelled(),
-        "running": count(Phase::Running),
-        "waiting": count(Phase::Waiting),
+        "running": count(Phase::Running, ),
+        "waiting": count(Phase::Waiting, ),
         "approvals": service.approvals().len(),
         "breakers": service.breakers(&everybody),
         "tools": snapshot.list(&Filter::default()).len(),
@@ -241,7 +242,8 @@ pub async fn status(Operator(KnownRequest { server, caller, .. }): Operator) -> 
 
 /// `GET /metrics`.
 pub async fn metrics(Operator(KnownRequest { server, .. }): Operator) -> Response {
-    let (mut text, kept) = (server.service.metrics(), server.background.kept());
+    let mut text = server.service.metrics();
+    let kept = server.background.kept();
     text.gauge(
         "toolhost_background_calls_open",
         "Calls in the background that have not ended.",
@@ -281,13 +283,11 @@ pub async fn approve(
     body: Body,
 ) -> Result<Response, Refusal> {
     let received = body::read(&known, "", body, |_| false).await?;
-    let read =
-        |text: &str| serde_json::from_str::<Object<Approval>>(text).map(|Object(answer)| answer);
-    let Approval { approve } = body::parse(&known, received.text, read)
-        .await
-        .map_err(|_| {
-            Refusal::malformed("The body is {\"approve\": true} or {\"approve\": false}.")
-        })?;
+    let Approval { approve } = body::parse(&known, received.text, |text: &str| {
+        serde_json::from_str::<Object<Approval>>(text).map(|Object(answer)| answer)
+    })
+    .await
+    .map_err(|_| Refusal::malformed("The body is {\"approve\": true} or {\"approve\": false}."))?;
     // The body may have taken long to arrive, so check again who this is.
     let operator = known.acting_now()?;
     if !operator.operator {

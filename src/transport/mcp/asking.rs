@@ -159,28 +159,31 @@ fn form(asked: &Value) -> Value {
     match asked {
         Value::String(words) => json!(text::printable(words)),
         Value::Array(items) => items.iter().map(form).collect(),
-        Value::Object(members) => {
-            let known = |(name, member): (&String, &Value)| match (name.as_str(), member) {
-                ("properties", Value::Object(fields)) => {
-                    let fields = fields
-                        .iter()
-                        .map(|(name, field)| (text::printable(name), form(field)));
-                    Some((name.clone(), fields.collect()))
-                }
-                (known, member) => FORM_MEMBERS
-                    .split(' ')
-                    .any(|other| other == known)
-                    .then(|| (name.clone(), form(member))),
-            };
-            members.iter().filter_map(known).collect()
-        }
+        Value::Object(members) => members
+            .iter()
+            .filter_map(
+                |(name, member): (&String, &Value)| match (name.as_str(), member) {
+                    ("properties", Value::Object(fields)) => {
+                        let fields = fields
+                            .iter()
+                            .map(|(name, field)| (text::printable(name), form(field)));
+                        Some((name.clone(), fields.collect()))
+                    }
+                    (known, member) => FORM_MEMBERS
+                        .split(' ')
+                        .any(|other| other == known)
+                        .then(|| (name.clone(), form(member))),
+                },
+            )
+            .collect(),
         plain => plain.clone(),
     }
 }
 
 /// The questions as MCP requests. A form says which tool asks.
 pub fn requests(tool: &str, asked: Map<String, Value>) -> Result<InputRequests, ErrorData> {
-    let request = |(key, mut request): (String, Value)| {
+    let requests: Result<InputRequests, serde_json::Error> =
+        asked.into_iter().map(|(key, mut request): (String, Value)| {
         if request["method"] == Ask::Elicitation.method() {
             let asked = &request["params"];
             let message = text::printable_block(asked["message"].as_str().unwrap_or_default());
@@ -189,9 +192,7 @@ pub fn requests(tool: &str, asked: Map<String, Value>) -> Result<InputRequests, 
                 json!({"message": format!("{tool} asks: {message}"), "requestedSchema": schema});
         }
         serde_json::from_value(request).map(|request| (key, request))
-    };
-    let requests: Result<InputRequests, serde_json::Error> =
-        asked.into_iter().map(request).collect();
+    }).collect();
     requests.map_err(|e| {
         ErrorData::internal_error(format!("The tool's question cannot be read: {e}"), None)
     })
@@ -251,16 +252,16 @@ pub async fn ask_all(
 ) -> Result<(Map<String, Value>, Value), ErrorData> {
     let mut answers = Map::new();
     for (key, request) in requests(tool, questions.requests)? {
-        let failed = |why: String| {
+        fn failed(why: String, tool: &str) -> ErrorData {
             ErrorData::internal_error(format!("The client did not answer {tool}: {why}"), None)
-        };
+        }
         let answered =
             tokio::time::timeout(ANSWER_TIMEOUT, elicit(&context.peer, &context.id, request)).await;
         answers.insert(
             key,
             answered
-                .map_err(|_| failed("in time".into()))?
-                .map_err(|e| failed(e.to_string()))?,
+                .map_err(|_| failed("in time".into(), tool))?
+                .map_err(|e| failed(e.to_string(), tool))?,
         );
     }
     Ok((answers, questions.state))
@@ -281,7 +282,8 @@ impl OpenQuestions {
     }
 
     fn begin(&self, question: &Question) -> bool {
-        let (mut known, now) = (lock(&self.known), Timestamp::now());
+        let mut known = lock(&self.known);
+        let now = Timestamp::now();
         known.retain(|_, (until, _)| *until > now);
         let principal = question.through.as_ref().unwrap_or(&question.caller);
         let kept = self.limiter.questions.try_enter(principal, 1);

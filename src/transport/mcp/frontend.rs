@@ -113,9 +113,11 @@ pub struct Frontend {
 
 impl Frontend {
     pub fn new(mcp: Arc<Mcp>, closing: &CancellationToken) -> Frontend {
-        let (level, subscribed) = (Mutex::new(LoggingLevel::Info), Arc::default());
+        let level = Mutex::new(LoggingLevel::Info);
+        let subscribed = Arc::default();
         let (closing, ended) = (closing.clone(), closing.child_token());
-        let (ends, notifies) = (ended.clone().drop_guard(), AtomicBool::new(false));
+        let ends = ended.clone().drop_guard();
+        let notifies = AtomicBool::new(false);
         Frontend {
             mcp,
             closing,
@@ -180,8 +182,11 @@ impl Frontend {
         offered: &ToolList,
     ) -> ErrorData {
         let mut words = format!("Unknown tool: {}.", text::printable(&text::head(name, 100)));
-        let hidden = |near: &&str| offered.tool(near).is_none();
-        if let Some(near) = offered.names.nearest(name).filter(|near| !hidden(near)) {
+        if let Some(near) = offered
+            .names
+            .nearest(name)
+            .filter(|near| offered.tool(near).is_some())
+        {
             words.push_str(&format!(" Did you mean {near}?"));
         }
         let fault = Fault::new(Kind::ToolNotFoundError, words.clone());
@@ -197,7 +202,8 @@ impl Frontend {
         call: CallRequest,
         again: ClientReply,
     ) -> Result<Answered, ErrorData> {
-        let (asked, id) = (McpRequest::find(context)?, &*call.tool.clone());
+        let asked = McpRequest::find(context)?;
+        let id = &*call.tool.clone();
         let who = self.who(asked, context)?;
         let can = asking::supported_asks(context);
         // Only a call that may ask can come back with answers.
@@ -220,7 +226,8 @@ impl Frontend {
             .protocol_version()
             .is_none()
             .then(|| (context.peer.clone(), context.id.clone()));
-        let (open, operator) = (self.mcp.questions.clone(), who.operator);
+        let open = self.mcp.questions.clone();
+        let operator = who.operator;
         let person = Person {
             operator,
             waiting_client,
@@ -272,7 +279,8 @@ impl Frontend {
     ) -> Result<Answered, ErrorData> {
         let modern = context.meta.protocol_version().is_some();
         for _ in 0..asking::ROUNDS {
-            let (tool, client) = (call.tool.clone(), call.client.clone());
+            let tool = call.tool.clone();
+            let client = call.client.clone();
             let again = (!modern && !client.can.is_empty()).then(|| call.again());
             let (sink, events) = Sink::new(EVENT_QUEUE);
             let notified = Notifier::new(context, &tool, *lock(&self.level)).send_all(events);
@@ -634,8 +642,9 @@ impl ServerHandler for Frontend {
         if self.notifies.swap(true, Ordering::Relaxed) {
             return;
         }
-        let (mut changes, ended, peer) =
-            (self.mcp.service.changes(), self.ended.clone(), context.peer);
+        let mut changes = self.mcp.service.changes();
+        let ended = self.ended.clone();
+        let peer = context.peer;
         let subscribed = self.subscribed.clone();
         tokio::spawn(async move {
             loop {
@@ -734,7 +743,8 @@ impl Notifier {
         // Newer clients name the level in each request that wants messages.
         let older = context.meta.protocol_version().is_none();
         let level = context.meta.log_level().or(older.then_some(session));
-        let (peer, token) = (context.peer.clone(), context.meta.get_progress_token());
+        let peer = context.peer.clone();
+        let token = context.meta.get_progress_token();
         Notifier {
             peer,
             token,
@@ -797,7 +807,8 @@ impl Notifier {
 
 /// Notifies a client of what it subscribed to.
 async fn notify_changed(context: &SubscriptionContext) -> Result<(), SubscriptionSendError> {
-    let (accepted, sink) = (context.accepted(), context.sink());
+    let accepted = context.accepted();
+    let sink = context.sink();
     if accepted.tools_list_changed == Some(true) {
         sink.notify_tool_list_changed().await?;
     }

@@ -140,7 +140,8 @@ impl StreamableHttp {
             return busy("Too many sessions are open.", id);
         };
         // In a task of its own, so that a new session is recorded even if its client leaves.
-        let (own, sessions) = (Arc::new(own), self.sessions.clone());
+        let own = Arc::new(own);
+        let sessions = self.sessions.clone();
         let answer = handle(self.rmcp.clone(), own.clone(), parts, body);
         let answered = tokio::spawn(async move {
             let answer = answer.await;

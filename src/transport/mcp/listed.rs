@@ -256,15 +256,12 @@ impl Documents {
     }
 
     fn listed<T: DeserializeOwned>(&self, templates: bool, address: &str) -> Vec<T> {
-        let of = |(uri, manifest): (&String, &Arc<Manifest>)| {
-            let (name, words) = (
-                text::printable(&manifest.display_name),
-                text::printable_block(&manifest.description),
-            );
+        self.kinds(templates).filter_map(|(uri, manifest): (&String, &Arc<Manifest>)| {
+            let name = text::printable(&manifest.display_name);
+ let words = text::printable_block(&manifest.description);
             let listed = json!({"name": name, "title": name, "description": words, "mimeType": mime(manifest), address: uri});
             serde_json::from_value(listed).ok()
-        };
-        self.kinds(templates).filter_map(of).collect()
+        }).collect()
     }
 
     pub fn resources(&self) -> ListResourcesResult {
@@ -294,7 +291,8 @@ impl Documents {
 
 /// The values of a template's variables in an address, each a whole part of it.
 fn match_template(template: &str, uri: &str) -> Option<Value> {
-    let (mut parts, mut values) = (uri.split('/'), Map::new());
+    let mut parts = uri.split('/');
+    let mut values = Map::new();
     for wanted in template.split('/') {
         let part = parts.next()?;
         match wanted
@@ -325,12 +323,13 @@ fn mime(manifest: &Manifest) -> Option<String> {
 fn describe_prompt(manifest: &Manifest, name: String) -> Prompt {
     let schema = manifest.parameters.as_ref().map(|schema| &schema.raw);
     let fields = schema.and_then(|schema| schema["properties"].as_object());
-    let required = |name: &str| {
+    fn required(name: &str, schema: &Option<&Value>) -> bool {
         let names = schema.and_then(|schema| schema["required"].as_array());
         names.is_some_and(|names| names.iter().any(|other| other == name))
-    };
+    }
     let arguments = fields.into_iter().flatten().map(|(name, field)| {
-        let mut argument = PromptArgument::new(text::printable(name)).with_required(required(name));
+        let mut argument =
+            PromptArgument::new(text::printable(name)).with_required(required(name, &schema));
         argument.description = field["description"].as_str().map(text::printable_block);
         argument
     });
@@ -362,9 +361,10 @@ pub fn failed(report: &Report) -> ErrorData {
 
 /// A prompt from the output of its call.
 pub async fn prompt(report: Report) -> Result<GetPromptResult, ErrorData> {
-    let failed = |_| ErrorData::internal_error("This prompt could not be read in time.", None);
     let mut prompt = match &report.output_data {
-        Some(answer) => answer.read(false, Text::value).await.map_err(failed)?,
+        Some(answer) => answer.read(false, Text::value).await.map_err(|_| {
+            ErrorData::internal_error("This prompt could not be read in time.", None)
+        })?,
         None => Value::Null,
     };
     if let Some(manifest) = &report.manifest {
@@ -377,9 +377,9 @@ pub async fn prompt(report: Report) -> Result<GetPromptResult, ErrorData> {
 
 /// The content of a resource, from the output of its call.
 pub async fn content(report: &Report) -> Result<ReadResourceResult, ErrorData> {
-    let failed = |why: String| {
+    fn failed(why: String) -> ErrorData {
         ErrorData::internal_error(format!("This resource cannot be read: {why}"), None)
-    };
+    }
     let answer = report
         .output_data
         .as_ref()
@@ -387,7 +387,8 @@ pub async fn content(report: &Report) -> Result<ReadResourceResult, ErrorData> {
     let Some((answer, blocks)) = answer else {
         return Err(failed("it has no content".into()));
     };
-    let read = move |text: &Text| -> Result<ReadResourceResult, serde_json::Error> {
+    answer
+        .read(false, move |text: &Text| -> Result<ReadResourceResult, serde_json::Error> {
         let blocks: Vec<Value> = serde_json::from_str(&text.as_str()[blocks])?;
         let contents: Vec<Value> = blocks
             .into_iter()
@@ -395,9 +396,7 @@ pub async fn content(report: &Report) -> Result<ReadResourceResult, ErrorData> {
             .collect();
         let result = json!({"contents": contents, "resultType": "complete", "ttlMs": 0, "cacheScope": "private"});
         serde_json::from_value(result)
-    };
-    answer
-        .read(false, read)
+    })
         .await
         .map_err(|late| failed(late.message))?
         .map_err(|e| failed(e.to_string()))

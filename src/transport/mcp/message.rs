@@ -101,13 +101,12 @@ pub fn read(line: &[u8]) -> Result<Option<Received>, ErrorReply> {
     let has_method = value.get("method").is_some();
     // rmcp compares headers with arguments, so its text has the arguments if their tree stays
     // small.
-    let is_small = |whole: &Text| json::weight(whole.as_str()) <= MAX_TREE_BYTES;
     let whole = arguments
         .as_ref()
         .filter(|arguments| arguments.len() <= MAX_TREE_BYTES);
     let whole = whole
         .and_then(|_| json::compact(text.as_bytes()).ok())
-        .filter(is_small);
+        .filter(|whole: &Text| json::weight(whole.as_str()) <= MAX_TREE_BYTES);
     match serde_json::from_value(value) {
         Ok(message) => Ok(Some(Received {
             small: whole.unwrap_or(rest),
@@ -160,8 +159,10 @@ const OLDER: &str = "initialize logging/setLevel ping resources/subscribe resour
 /// What is wrong with a request whose parameters rmcp could not read. `None`: the method is
 /// unknown.
 pub fn fault_of(method: &str, params: Option<&Value>, modern: bool) -> Option<String> {
-    let knows = |methods: &str| methods.split(' ').any(|known| known == method);
-    if !knows(METHODS) && (modern || !knows(OLDER)) {
+    fn knows(methods: &str, method: &str) -> bool {
+        methods.split(' ').any(|known| known == method)
+    }
+    if !knows(METHODS, method) && (modern || !knows(OLDER, method)) {
         return None;
     }
     let arguments = params.and_then(|params| params.get("arguments"));

@@ -102,7 +102,9 @@ impl McpRequest {
 
     /// The user for whom this context's request is.
     pub fn label(&self, context: &RequestContext<RoleServer>) -> Result<Option<String>, ErrorData> {
-        let refuse = |words: String| ErrorData::invalid_params(words, None);
+        fn refuse(words: String) -> ErrorData {
+            ErrorData::invalid_params(words, None)
+        }
         match context.meta.get(LABEL) {
             None | Some(Value::Null) => Ok(self.label.clone()),
             Some(Value::String(label)) => {

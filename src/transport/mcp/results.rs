@@ -36,7 +36,8 @@ impl ResultContent {
         let at = message
             .windows(PLACE.len())
             .position(|part| part == PLACE)?;
-        let (before, after) = (message[..at].to_vec(), message[at + PLACE.len()..].to_vec());
+        let before = message[..at].to_vec();
+        let after = message[at + PLACE.len()..].to_vec();
         Some([vec![before.into()], self.parts.clone(), vec![after.into()]].concat())
     }
 }
@@ -58,7 +59,9 @@ pub async fn result(report: Report) -> (CallToolResult, Option<ResultContent>) {
 }
 
 async fn content(report: Report) -> (CallToolResult, Option<ResultContent>) {
-    let (id, tool, slot) = (report.id.clone(), report.tool.clone(), report.slot.clone());
+    let id = report.id.clone();
+    let tool = report.tool.clone();
+    let slot = report.slot.clone();
     let parts = match parts_of(report).await {
         Ok(parts) if answers::is_too_large(&parts) => Err(answers::too_large(answers::TOOL_ANSWER)),
         other => other,
@@ -87,17 +90,16 @@ pub async fn whole(report: Report) -> CallToolResult {
         return result;
     };
     let bytes = content.parts.iter().map(Part::bytes).sum::<usize>();
-    let read = move || {
-        let all = [vec![part("{")], content.parts, vec![part("}")]].concat();
-        let document: Vec<u8> = all.into_iter().flat_map(Part::pieces).flatten().collect();
-        let tree = json::compact(&document)
-            .ok()
-            .and_then(|text| text.tree(MAX_TASK_RESULT_BYTES).ok());
-        tree.and_then(|tree| serde_json::from_value::<CallToolResult>(tree).ok())
-    };
     let deadline = deadline.unwrap_or_else(|| CallDeadline::usual("", None));
     match deadline
-        .run(bytes > LARGE_TEXT_BYTES, read)
+        .run(bytes > LARGE_TEXT_BYTES, move || {
+            let all = [vec![part("{")], content.parts, vec![part("}")]].concat();
+            let document: Vec<u8> = all.into_iter().flat_map(Part::pieces).flatten().collect();
+            let tree = json::compact(&document)
+                .ok()
+                .and_then(|text| text.tree(MAX_TASK_RESULT_BYTES).ok());
+            tree.and_then(|tree| serde_json::from_value::<CallToolResult>(tree).ok())
+        })
         .await
         .ok()
         .flatten()
@@ -169,7 +171,8 @@ async fn parts_of(mut report: Report) -> Result<Parts, Fault> {
         Some(place) => vec![answer.part_of(place)],
         None => vec![part("null")],
     };
-    let (is_object, is_string) = (json[0].starts_with(b"{"), json[0].starts_with(b"\""));
+    let is_object = json[0].starts_with(b"{");
+    let is_string = json[0].starts_with(b"\"");
     let mut content: Vec<Parts> = blocks.into_iter().map(|blocks| vec![blocks]).collect();
     // The text form of the structured part follows the tool's own blocks.
     if !has_blocks || beside.is_some() {

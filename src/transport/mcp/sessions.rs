@@ -109,8 +109,10 @@ impl Sessions {
     }
 
     pub fn add(&self, id: &str, user: &str, kept: Permit) {
-        let (user, used) = (user.to_owned(), Instant::now());
-        let (requests, responses) = (HashSet::new(), HashMap::new());
+        let user = user.to_owned();
+        let used = Instant::now();
+        let requests = HashSet::new();
+        let responses = HashMap::new();
         let session = Session {
             user,
             used,
@@ -217,7 +219,8 @@ impl Sessions {
             return self.forget_response(response);
         };
         lock(&response.state).kept = Some(room);
-        let (sessions, response) = (self.clone(), response.clone());
+        let sessions = self.clone();
+        let response = response.clone();
         tokio::spawn(async move {
             tokio::time::sleep(RESPONSE_TTL).await;
             sessions.forget_response(&response);
@@ -229,12 +232,12 @@ impl Sessions {
             if let Some(room) = self.limiter.resumable.try_enter(user, bytes) {
                 return Some(room);
             }
-            let kept_since = |response: &Arc<Recording>| {
+            fn kept_since(response: &Arc<Recording>) -> Option<Instant> {
                 let state = lock(&response.state);
                 state
                     .over
                     .filter(|_| state.kept.is_some() && state.reader.is_none())
-            };
+            }
             let oldest = {
                 let known = lock(&self.known);
                 let own = known.values().filter(|session| session.user == user);
@@ -321,7 +324,8 @@ impl SessionLease {
             .find_map(|line| line.strip_prefix("id: "))?;
         let (place, number) =
             parse_event_id(id).map(|(place, number)| (place, number.to_owned()))?;
-        let (sessions, session) = (self.sessions.clone(), self.id.clone());
+        let sessions = self.sessions.clone();
+        let session = self.id.clone();
         let state = RecordingState {
             first: place,
             lasts: Some((self, begun)),
@@ -406,15 +410,17 @@ impl Recording {
             changed.as_mut().enable();
             {
                 let mut state = lock(&self.state);
-                let is_full = |state: &RecordingState| {
+                fn is_full(state: &RecordingState, event: &Bytes) -> bool {
                     !state.events.is_empty()
                         && (state.events.len() >= EVENTS || state.bytes + event.len() > BYTES)
-                };
-                while is_full(&state) && state.reader.is_none_or(|(_, next)| next > state.first) {
+                }
+                while is_full(&state, &event)
+                    && state.reader.is_none_or(|(_, next)| next > state.first)
+                {
                     state.bytes -= state.events.pop_front().map_or(0, |oldest| oldest.bytes);
                     state.first += 1;
                 }
-                if !is_full(&state) {
+                if !is_full(&state, &event) {
                     state.bytes += event.len();
                     state.events.push_back(RecordedEvent {
                         parts,
@@ -521,7 +527,8 @@ impl Drop for ResponseReader {
         self.sessions.settle(&self.response);
         if leaves {
             // The call and its recording go on for this long.
-            let (response, number) = (self.response.clone(), self.number);
+            let response = self.response.clone();
+            let number = self.number;
             let away = if self.has_id {
                 RECONNECT_TIMEOUT
             } else {

@@ -110,10 +110,7 @@ where
         // rmcp gives answers a few seconds after the end of the input.
         ended = running.waiting() => {
             ended.map_err(|error| error.to_string())?;
-            match lock(&connection.open).is_empty() {
-                true => Ok(()),
-                false => Err("the client left an answer unread".to_owned()),
-            }
+            if lock(&connection.open).is_empty() { Ok(()) } else { Err("the client left an answer unread".to_owned()) }
         }
         // The calls see `closing` and are dropped, which kills them.
         () = async { stop.cancelled().await; tokio::time::sleep(SHUTDOWN_TIMEOUT).await } => Ok(()),
@@ -165,7 +162,8 @@ impl StdioConnection {
         mut input: BufReader<R>,
         messages: &mpsc::Sender<RxJsonRpcMessage<RoleServer>>,
     ) {
-        let (mut line, mut begun) = (Vec::new(), false);
+        let mut line = Vec::new();
+        let mut begun = false;
         loop {
             let received = match next_line(&mut input, &mut line).await {
                 Ok(Some(true)) => message::read(&line),

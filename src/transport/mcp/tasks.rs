@@ -99,7 +99,8 @@ async fn run(
 ) -> Result<CallToolResult, TaskExit> {
     let caller = service.who(&call.caller, call.label.as_deref());
     for round in 0..asking::ROUNDS {
-        let (tool, again) = (call.tool.clone(), call.again());
+        let tool = call.tool.clone();
+        let again = call.again();
         let mut report = service.call(call, Sink::none()).await;
         let questions = match report.questions.take() {
             Some(questions) if report.error.is_none() => questions,
@@ -114,15 +115,15 @@ async fn run(
         let mut answers = Map::new();
         let asked = requests(&tool, questions.requests)?;
         // All are open at once; each key identifies one question of the task.
-        let keyed = |key: &str| {
-            if round == 0 {
+        fn keyed(key: &str, round: &usize) -> String {
+            if *round == 0 {
                 key.to_owned()
             } else {
                 format!("{key}.{round}")
             }
-        };
+        }
         let asked = asked.into_iter().map(|(key, request)| {
-            let answer = context.request_input(keyed(&key), request);
+            let answer = context.request_input(keyed(&key, &round), request);
             async move { answer.await.map(|answer| (key, answer)) }
         });
         let answered = tokio::time::timeout(
@@ -130,8 +131,9 @@ async fn run(
             futures_util::future::join_all(asked),
         )
         .await;
-        let late = |_| ErrorData::internal_error("The client did not answer in time.", None);
-        for answer in answered.map_err(late)? {
+        for answer in answered
+            .map_err(|_| ErrorData::internal_error("The client did not answer in time.", None))?
+        {
             let (key, answer) = answer?;
             answers.insert(key, answer);
         }

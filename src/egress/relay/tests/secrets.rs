@@ -57,13 +57,13 @@ fn world() -> &'static World {
 }
 
 fn rule(name: &str, value: &str, methods: &[&str], paths: &[&str]) -> (String, HeaderRule) {
-    let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
-    let (methods, paths, name, value) = (
-        texts(methods),
-        texts(paths),
-        name.to_owned(),
-        value.to_owned(),
-    );
+    fn texts(texts: &[&str]) -> Vec<String> {
+        texts.iter().map(|text| (*text).to_owned()).collect()
+    }
+    let methods = texts(methods);
+    let paths = texts(paths);
+    let name = name.to_owned();
+    let value = value.to_owned();
     (
         "KEY".to_owned(),
         HeaderRule {
@@ -118,29 +118,31 @@ impl Rig {
         serve: impl Fn(TlsStream<TcpStream>) -> F + Clone + Send + Sync + 'static,
     ) {
         let acceptor = acceptor.clone();
-        let serve = move |stream| {
-            let (acceptor, serve) = (acceptor.clone(), serve.clone());
+        self.upstream(PORT, move |stream| {
+            let acceptor = acceptor.clone();
+            let serve = serve.clone();
             async move {
                 if let Ok(stream) = acceptor.accept(stream).await {
                     assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"http/1.1"[..]));
                     serve(stream).await;
                 }
             }
-        };
-        self.upstream(PORT, serve).await;
+        })
+        .await;
     }
 
     /// A host that stores what it receives, and sends `answer` to each head.
     async fn secure(&self, acceptor: &TlsAcceptor, answer: &str) -> Arc<Mutex<Vec<u8>>> {
         let kept: Arc<Mutex<Vec<u8>>> = Arc::default();
-        let (own, answer) = (Arc::clone(&kept), answer.to_owned());
-        let serve = move |stream| {
+        let own = Arc::clone(&kept);
+        let answer = answer.to_owned();
+        self.encrypted(acceptor, move |stream| {
             let answer = answer.clone();
             keep(stream, Arc::clone(&own), move |bytes| {
                 Some(answers(bytes, &answer))
             })
-        };
-        self.encrypted(acceptor, serve).await;
+        })
+        .await;
         kept
     }
 }
@@ -160,7 +162,6 @@ async fn what_could_be_another_request_is_refused() {
     let rig = guarded(rules);
     let kept = rig.secure(&world().a, OK).await;
     let line = |line: &str| format!("{line} HTTP/1.1\r\nHost: a.test\r\n\r\n");
-    let with = |header: &str| GOOD.replace("\r\n\r\n", &format!("\r\n{header}\r\n\r\n"));
     let mut bad: Vec<String> = [
         "CONNECT a.test:80",
         "get /v1/x",
@@ -188,7 +189,7 @@ async fn what_could_be_another_request_is_refused() {
             "Content-Length: 3\r\n\r\nabc",
             "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
         ]
-        .map(with),
+        .map(|header: &str| GOOD.replace("\r\n\r\n", &format!("\r\n{header}\r\n\r\n"))),
     );
     bad.push(GOOD.replace("HTTP/1.1", "HTTP/1.0"));
     for request in &bad {

@@ -51,12 +51,13 @@ impl Rule {
         } else {
             whole >> 32
         }) as u32;
-        let passes = |test: &Test| match test {
-            In(values) => values.contains(&value),
-            Between(first, last) => (*first..=*last).contains(&value),
-            AnyOf(bits) => value & bits != 0,
-        };
-        let passed = groups.iter().find(|(tests, _)| tests.iter().any(passes));
+        let passed = groups.iter().find(|(tests, _)| {
+            tests.iter().any(|test: &Test| match test {
+                In(values) => values.contains(&value),
+                Between(first, last) => (*first..=*last).contains(&value),
+                AnyOf(bits) => value & bits != 0,
+            })
+        });
         passed.map_or(otherwise, |(_, then)| then).refuses(args)
     }
 }
@@ -99,12 +100,14 @@ fn block(rule: &Rule, refusal: DenyAction) -> Vec<Insn> {
     let mut out = vec![insn(LOAD, 0, 0, offset(argument))];
     for (tests, then) in groups {
         let then = block(then, refusal);
-        let compared = |test: &Test| match test {
-            In(values) => values.len(),
-            Between(..) => 2,
-            AnyOf(_) => 1,
-        };
-        let mut left: usize = tests.iter().map(compared).sum();
+        let mut left: usize = tests
+            .iter()
+            .map(|test: &Test| match test {
+                In(values) => values.len(),
+                Between(..) => 2,
+                AnyOf(_) => 1,
+            })
+            .sum();
         // A value that passes jumps over the remaining comparisons; one that fails goes to the
         // next, or over `then`.
         let mut compare = |code: u16, value: u32| {
@@ -155,7 +158,8 @@ fn tree(runs: &[(u32, Rule)], comparisons: &mut Vec<(u32, To, To)>, blocks: &mut
         }));
     }
     // The split with about as many numbers on both sides.
-    let (from, to) = (runs[0].0, runs[runs.len() - 1].0 + 1);
+    let from = runs[0].0;
+    let to = runs[runs.len() - 1].0 + 1;
     let half = runs.partition_point(|(first, _)| *first <= from.midpoint(to));
     let (low, high) = runs.split_at(half.clamp(1, runs.len() - 1));
     let own = comparisons.len();
@@ -174,24 +178,30 @@ pub fn compile(runs: &[(u32, Rule)], refusal: DenyAction) -> Vec<Insn> {
         insn(RETURN, 0, 0, RET_KILL_PROCESS),
         insn(LOAD, 0, 0, OFFSET_NR),
     ];
-    let (mut comparisons, mut blocks) = (Vec::new(), Vec::new());
+    let mut comparisons = Vec::new();
+    let mut blocks = Vec::new();
     tree(runs, &mut comparisons, &mut blocks);
     let mut places = Vec::with_capacity(blocks.len());
     // Comparisons jump over at most 255 instructions, so the first one that leads to a block says
     // how far off it begins. A block that would push the beginning of another too far is put behind
     // all, and a jump of any length in its place.
-    let leads = |to: &To, number: usize| matches!(to, To::Block(at) if *at == number);
-    let first = |number: usize| {
-        comparisons
-            .iter()
-            .position(|(_, yes, no)| leads(yes, number) || leads(no, number))
-    };
+    fn leads(to: &To, number: usize) -> bool {
+        matches!(to, To::Block(at) if *at == number)
+    }
     let farthest: Vec<usize> = (0..blocks.len())
-        .map(|number| first(number).unwrap_or(0) + 256)
+        .map(|number| {
+            comparisons
+                .iter()
+                .position(|(_, yes, no)| leads(yes, number) || leads(no, number))
+                .unwrap_or(0)
+                + 256
+        })
         .collect();
-    let (mut code, mut far) = (Vec::new(), Vec::new());
+    let mut code = Vec::new();
+    let mut far = Vec::new();
     for (number, rule) in blocks.iter().enumerate() {
-        let (place, whole) = (comparisons.len() + code.len(), block(rule, refusal));
+        let place = comparisons.len() + code.len();
+        let whole = block(rule, refusal);
         let next = place + whole.len();
         places.push(place);
         if farthest[number + 1..]

@@ -1,6 +1,6 @@
-//! `cargo bench`: what a call costs, beside the same program without walls and beside bubblewrap.
+//! `cargo bench`: what a call costs, beside the same program without layers and beside bubblewrap.
 //!
-//! For: whoever changes the walls or the road. In: `--quick` (fewer rounds), `--long` (100,000
+//! For: whoever changes the layers or the road. In: `--quick` (fewer rounds), `--long` (100,000
 //! calls where memory is looked at), `--strict` (a missed gate fails the run), and words: only
 //! sections whose name holds one of them. Out: a table with the gate beside each number.
 //!

@@ -16,6 +16,6 @@ pub mod policy; // 1  policy files; manifest ∩ policy = confinement
 pub mod quantity; // 0  limits, with their units
 pub mod registry; // 2  manifests on disk → a snapshot of tools
 pub mod runtimes; // 2  interpreters of this machine
-pub mod sandbox; // 2  the walls
+pub mod sandbox; // 2  the layers
 pub mod service; // 4  request, pipeline, quotas, format, audit
 pub mod transport; // 5  MCP over stdio, HTTP

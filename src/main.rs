@@ -1,4 +1,4 @@
-//! Front door: argv[0] says whether this process is the launcher, a role behind the walls, or the
+//! Front door: argv[0] says whether this process is the launcher, a role behind the layers, or the
 //! command line. Decided before any thread or runtime is started.
 
 use std::process::ExitCode;

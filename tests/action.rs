@@ -707,7 +707,7 @@ fn act_and_call_give_the_same_outcome() {
             "success",
             "outputData",
             "error",
-            "walls",
+            "layers",
             "digests",
         ] {
             assert_eq!(

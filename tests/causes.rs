@@ -5,7 +5,7 @@ use crate::http::Web;
 use crate::prelude::*;
 
 #[test]
-fn a_path_that_went_is_no_policy_and_no_missing_wall() {
+fn a_path_that_went_is_no_policy_and_no_missing_layer() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
     let data = playground.path("data");
     fs::create_dir_all(&data).unwrap();
@@ -69,7 +69,7 @@ fn a_path_that_went_is_no_policy_and_no_missing_wall() {
             "{tool}: {told}"
         );
         assert!(
-            !told.contains("wall") && !told.contains("policy"),
+            !told.contains("layer") && !told.contains("policy"),
             "{tool}: {told}"
         );
     };
@@ -123,7 +123,7 @@ fn a_script_that_lies_where_this_host_may_not_write_runs_without_its_cache() {
 
 /// With some calls at a time it has descriptors enough, with many not: whatever lacks them says so.
 #[test]
-fn a_host_with_few_descriptors_blames_no_path_and_no_wall() {
+fn a_host_with_few_descriptors_blames_no_path_and_no_layer() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
     playground.without_breaker();
     playground.tool(

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# tests/container.sh [TOOLHOST]: the walls in a container with the profile of docs/setup, by Podman. As root, on a machine
+# tests/container.sh [TOOLHOST]: the layers in a container with the profile of docs/setup, by Podman. As root, on a machine
 # with podman and runc; CI has neither. Judges from what comes out of the container; the control is the runtime's own profile.
 set -euo pipefail
 repository=$(cd "$(dirname "$0")/.." && pwd)
@@ -58,7 +58,7 @@ expect() {
 
 ours=$repository/docs/setup/docker-seccomp.json
 expect 'control: without the profile nothing runs' 'CapabilityError' '' --root /tools call c:ask
-expect 'doctor: every wall stands' '"tier": "A"' "$ours" --root /srv/repository doctor --json
+expect 'doctor: every layer stands' '"tier": "A"' "$ours" --root /srv/repository doctor --json
 expect 'a Python tool runs' '"rows":5' "$ours" --root /srv/repository call data:csv-summary file=sales.csv
 expect 'a Node tool runs' '"words":1' "$ours" --root /srv/repository call text:stats-node text=hello
 expect 'a WASI tool runs' '"words":1' "$ours" --root /srv/repository call text:stats-wasi text=hello

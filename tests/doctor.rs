@@ -1,5 +1,5 @@
 //! `doctor` and `audit --probe`, as root and as an ordinary user. Where this machine cannot raise
-//! the walls, the tests check that the report says so and how to fix it.
+//! the layers, the tests check that the report says so and how to fix it.
 
 use crate::prelude::*;
 use crate::shipped;
@@ -54,7 +54,7 @@ fn the_doctor_says_what_it_tried() {
         if report["tier"].is_null() {
             assert_eq!(ended.code, Some(4));
             assert!(
-                report["refused"]["wall"].is_string() && !list("mends").is_empty(),
+                report["refused"]["layer"].is_string() && !list("fixes").is_empty(),
                 "{report}"
             );
             continue;
@@ -64,19 +64,19 @@ fn the_doctor_says_what_it_tried() {
             (Some(0), Some("A")),
             "{text:?}"
         );
-        assert_eq!(list("walls").len(), toolhost::sandbox::WALLS.len());
+        assert_eq!(list("layers").len(), toolhost::sandbox::LAYERS.len());
         assert!(list("tried").len() >= 16);
         assert!(
             text.text().contains("PASS: blocked") && !text.text().contains("FAIL"),
             "{text:?}"
         );
         let counted = report["facts"]["counted"].as_bool().unwrap();
-        let cgroup = list("walls")
+        let cgroup = list("layers")
             .iter()
             .find(|w| w["name"] == "cgroup")
             .unwrap();
         assert_eq!(cgroup["state"], if counted { "cgroup" } else { "sampled" });
-        let raises = list("mends")
+        let raises = list("fixes")
             .iter()
             .any(|m| m["why"].as_str().unwrap().contains("sampled"));
         assert_eq!(raises, !counted, "what raises it is printed: {report}");

@@ -14,7 +14,7 @@ const REFUSED: &[[&str; 4]] = &[
         "manifest",
     ],
     ["read", "%", "view: not granted", "manifest"],
-    ["write", "main.py", "view: read-only", "house"],
+    ["write", "main.py", "view: read-only", "built-in"],
     ["write", "%/made", "view: not granted", "manifest"],
     ["write", "%/moved", "view: not granted", "manifest"],
     ["run", "%/program", "view: not granted", "manifest"],
@@ -22,12 +22,12 @@ const REFUSED: &[[&str; 4]] = &[
         "run",
         "/tmp/mine",
         "view: what the tool can write is not run",
-        "house",
+        "built-in",
     ],
-    ["call", "socket", "seccomp: EPERM", "house"],
+    ["call", "socket", "seccomp: EPERM", "built-in"],
     ["read", "srv/none", "view: not granted", "manifest"],
     ["read", "%/thread.txt", "view: not granted", "manifest"],
-    ["call", "ptrace", "seccomp: EPERM", "house"],
+    ["call", "ptrace", "seccomp: EPERM", "built-in"],
 ];
 
 /// Opens the files that it is given.

@@ -21,7 +21,7 @@ async fn a_success_has_every_field_of_the_outcome_and_its_record_what_it_could_t
             .collect::<Vec<_>>()
             .join(" ")
     };
-    let expected = "id tool version success outputData logs usage walls denials artifacts digests";
+    let expected = "id tool version success outputData logs usage layers denials artifacts digests";
     assert_eq!(keys(&json), expected);
     assert_eq!(
         keys(&json["usage"]),
@@ -32,7 +32,7 @@ async fn a_success_has_every_field_of_the_outcome_and_its_record_what_it_could_t
         (json["tool"].as_str(), json["version"].as_str()),
         (Some("fake:echo"), Some("1.0.0"))
     );
-    assert_eq!(json["walls"][0]["state"], "stood");
+    assert_eq!(json["layers"][0]["state"], "active");
     assert_eq!(
         json["logs"],
         json!(["live line"]),

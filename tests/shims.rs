@@ -1,4 +1,4 @@
-//! The `entryPoint` shims, run by the real interpreters outside the walls: answers, and messages
+//! The `entryPoint` shims, run by the real interpreters outside the layers: answers, and messages
 //! that name the fix. An entry point is something that the script itself defines.
 
 use crate::prelude::*;

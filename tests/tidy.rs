@@ -1,5 +1,5 @@
 //! The rules of the code that can be checked: imports, homes of outside crates, unsafe, sizes, the
-//! tables of walls.
+//! tables of layers.
 
 use crate::prelude::*;
 use toolhost::sandbox;
@@ -28,7 +28,7 @@ const HOMES: [(&str, &[&str]); 22] = [
     ("wasmtime", &["executor/wasm"]),
     ("rmcp", &["transport/mcp"]),
     ("quick_xml", &["transport/action"]),
-    ("::landlock", &["sandbox/walls/landlock.rs"]),
+    ("::landlock", &["sandbox/layers/landlock.rs"]),
     ("clap", &["cli"]),
     ("notify", &["cli/watch.rs"]),
     // wit-component speaks anyhow.
@@ -314,9 +314,9 @@ fn functions_stay_short() {
 
 /// The table in the code, the names that audit uses and the table in the documents are one list.
 #[test]
-fn the_wall_tables_agree() {
-    let walls: BTreeSet<&str> = sandbox::WALLS.iter().map(|wall| wall.name).collect();
-    assert_eq!(walls.len(), sandbox::WALLS.len(), "each once");
+fn the_layer_tables_agree() {
+    let layers: BTreeSet<&str> = sandbox::LAYERS.iter().map(|layer| layer.name).collect();
+    assert_eq!(layers.len(), sandbox::LAYERS.len(), "each once");
     let audit = fs::read_to_string(repository("src/policy/verdict.rs")).unwrap();
     let named: BTreeSet<&str> = audit
         .split("\n}")
@@ -327,22 +327,22 @@ fn the_wall_tables_agree() {
         .step_by(2)
         .collect();
     assert!(
-        !named.is_empty() && named.is_subset(&walls),
-        "policy::wall: {named:?}"
+        !named.is_empty() && named.is_subset(&layers),
+        "policy::layer: {named:?}"
     );
     let document = fs::read_to_string(repository("docs/SECURITY.md")).unwrap();
-    for wall in &walls {
+    for layer in &layers {
         assert!(
-            document.contains(&format!("| `{wall}` |")),
-            "{wall} is not in docs/SECURITY.md"
+            document.contains(&format!("| `{layer}` |")),
+            "{layer} is not in docs/SECURITY.md"
         );
     }
-    let alone = fs::read_to_string(repository("src/sandbox/wall_tests.rs")).unwrap();
+    let alone = fs::read_to_string(repository("src/sandbox/layer_tests.rs")).unwrap();
     // view and scratch are mounts of the launcher; the escape suite holds their attacks.
-    for wall in walls.iter().filter(|w| !["view", "scratch"].contains(w)) {
+    for layer in layers.iter().filter(|w| !["view", "scratch"].contains(w)) {
         assert!(
-            alone.contains(&format!("fn {wall}()")),
-            "{wall} is never raised alone"
+            alone.contains(&format!("fn {layer}()")),
+            "{layer} is never raised alone"
         );
     }
 }

@@ -14,8 +14,8 @@ use toolhost::sandbox::environment;
 use toolhost::service::{Arguments, CallRequest, Caller, Sink};
 use toolhost::{fault, policy};
 
-/// A program with the arguments, environment and folder that the walls would give it, and none of
-/// the walls.
+/// A program with the arguments, environment and folder that the layers would give it, and none of
+/// the layers.
 #[derive(Clone, Debug)]
 pub struct Bare {
     program: PathBuf,
@@ -66,7 +66,7 @@ impl Bare {
         }
     }
 
-    /// The same call through bubblewrap, in the view that our walls would show, or close to it.
+    /// The same call through bubblewrap, in the view that our layers would show, or close to it.
     pub fn behind_bwrap(&self, bwrap: &Path, shape: &policy::Shape) -> Bare {
         let mut arguments: Vec<OsString> = ["--unshare-all", "--die-with-parent", "--new-session"]
             .map(Into::into)

@@ -71,7 +71,7 @@ fn message() -> Value {
     json!({"message": "hello"})
 }
 
-/// Bare, behind all walls, and behind bubblewrap.
+/// Bare, behind all layers, and behind bubblewrap.
 fn cold(
     house: &House,
     board: &mut Board,

@@ -1,5 +1,5 @@
 //! Packages: a script in an environment of the store beside the same script in one made by hand,
-//! behind the same walls.
+//! behind the same layers.
 
 use super::board::{Board, Gate};
 use super::calls::told;

@@ -1,4 +1,4 @@
-//! Many calls at once: calls a second and times, bare and behind the walls, in slices that take
+//! Many calls at once: calls a second and times, bare and behind the layers, in slices that take
 //! turns.
 
 use super::board::{Board, Gate, Series};

@@ -83,7 +83,7 @@ const TABLES: [words::Table; 3] = [
 const PROBED: [words::Table; 2] = [ATTEMPTS, LAYERS];
 pub(super) const ATTEMPTS: words::Table =
     ("tried", &["result", "what=attempt", "answer"], &["closed"]);
-pub(super) const LAYERS: words::Table = ("walls", &["name=layer", "state", "why=detail"], &[]);
+pub(super) const LAYERS: words::Table = ("layers", &["name=layer", "state", "why=detail"], &[]);
 
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct Args {
@@ -91,7 +91,7 @@ pub struct Args {
     #[arg(required_unless_present_any = ["all", "who_can", "call", "diff"])]
     #[arg(conflicts_with_all = ["who_can", "call", "diff"])]
     pub tool: Option<String>,
-    /// Show every request, limit and wall after the summary; without a tool, for every tool
+    /// Show every request, limit and layer after the summary; without a tool, for every tool
     #[arg(long, conflicts_with_all = ["who_can", "call", "diff"])]
     pub all: bool,
     /// Print JSON
@@ -312,7 +312,7 @@ fn summary(report: &Value) -> String {
             .collect(),
         (_, false) => vec!["a service elsewhere, which nothing here confines".to_owned()],
         _ => vec![
-            "inside toolhost, without walls of its own; a script that it starts has them"
+            "inside toolhost, without layers of its own; a script that it starts has them"
                 .to_owned(),
         ],
     };
@@ -346,7 +346,7 @@ fn summary(report: &Value) -> String {
         ),
     ];
     let verdict = match &report["refused"] {
-        Value::Null => "can be called (--all shows every request, limit and wall)".to_owned(),
+        Value::Null => "can be called (--all shows every request, limit and layer)".to_owned(),
         fault => format!(
             "a call is refused: {}: {}",
             word(&fault["type"]),
@@ -454,7 +454,7 @@ fn whole(report: &Value) -> String {
         .as_array_mut()
         .into_iter()
         .flatten()
-        .filter(|ask| ask["place"] == "house")
+        .filter(|ask| ask["place"] == "built-in")
     {
         // A built-in rule is in no file.
         ask["rule"] = Value::Null;
@@ -696,7 +696,7 @@ fn probe_report(shape: &policy::Shape, examined: &examine::Examination) -> Value
         "confinement": shape.digest(),
         "asSaid": examined.is_as_expected(),
         "tried": tried.collect::<Vec<_>>(),
-        "walls": examined.walls,
+        "layers": examined.layers,
     })
 }
 

@@ -413,7 +413,7 @@ pub(super) fn background(report: &Report, live: &[String]) -> String {
     }
     let known = json!({
         "log": if live == report.logs { &[] } else { &report.logs[..] },
-        "walls": report.walls,
+        "layers": report.layers,
         "files": report.artifacts,
         "usage": report.usage,
         "digests": report.digests,

@@ -1,7 +1,7 @@
-//! `toolhost doctor`: tries every wall on this machine, and prints the command that fixes each one
+//! `toolhost doctor`: tries every layer on this machine, and prints the command that fixes each one
 //! that fails.
 //!
-//! The exit code is 4 if a wall does not work, else 3 if the policies do not load, else 4 if the
+//! The exit code is 4 if a layer does not work, else 3 if the policies do not load, else 4 if the
 //! audit log does not open, else 0.
 
 use super::refusal::Exit;
@@ -27,7 +27,7 @@ use std::sync::Arc;
 const TABLES: [words::Table; 6] = [
     audit::ATTEMPTS,
     audit::LAYERS,
-    ("mends", &["why"], &["command"]),
+    ("fixes", &["why"], &["command"]),
     (
         "runtimes",
         &[
@@ -84,7 +84,7 @@ fn outcome(result: &Result<String, String>) -> Value {
     }
 }
 
-/// The report and the exit code. `tier` is `A` if every wall works. If one does not, no tool runs
+/// The report and the exit code. `tier` is `A` if every layer works. If one does not, no tool runs
 /// until one of the fixes is applied.
 async fn report(settings: &Settings, launchers: &Arc<Launchers>) -> (Value, Exit) {
     let facts = Facts::of_this_machine(launchers.counted(), launchers.pool());
@@ -94,8 +94,8 @@ async fn report(settings: &Settings, launchers: &Arc<Launchers>) -> (Value, Exit
         ..examine::Surroundings::default()
     };
     let examined = examine::run(launchers, &examine::bare(examine::ourselves()), &around).await;
-    let (walls, tried, refused) = match examined {
-        Ok(examined) => (examined.walls, examined.tried, None),
+    let (layers, tried, refused) = match examined {
+        Ok(examined) => (examined.layers, examined.tried, None),
         Err(error) => (Vec::new(), Vec::new(), Some(render_refusal(error))),
     };
     let stands = refused.is_none()
@@ -107,7 +107,7 @@ async fn report(settings: &Settings, launchers: &Arc<Launchers>) -> (Value, Exit
         &facts,
         refused
             .as_ref()
-            .and_then(|refused| refused["wall"].as_str()),
+            .and_then(|refused| refused["layer"].as_str()),
     );
     let loaded = host::policies(settings);
     if loaded.is_err() {
@@ -148,10 +148,10 @@ async fn report(settings: &Settings, launchers: &Arc<Launchers>) -> (Value, Exit
     let report = json!({
         "tier": stands.then_some('A'),
         "version": env!("CARGO_PKG_VERSION"),
-        "walls": walls,
+        "layers": layers,
         "refused": refused,
         "tried": tried,
-        "mends": fixes,
+        "fixes": fixes,
         "facts": facts,
         "runtimes": runtimes,
         "passedOver": passed_over,
@@ -167,28 +167,28 @@ async fn report(settings: &Settings, launchers: &Arc<Launchers>) -> (Value, Exit
     (report, exit)
 }
 
-/// The wall that could not be raised.
+/// The layer that could not be raised.
 fn render_refusal(error: LauncherError) -> Value {
     match error {
-        LauncherError::Wall(Problem {
-            wall, what, errno, ..
+        LauncherError::Layer(Problem {
+            layer, what, errno, ..
         }) => {
             let errno = Errno::from_raw(errno);
-            json!({ "wall": wall, "what": what, "errno": format!("{errno:?}: {}", errno.desc()) })
+            json!({ "layer": layer, "what": what, "errno": format!("{errno:?}: {}", errno.desc()) })
         }
         other => {
             let fault = Fault::from(other);
-            json!({ "wall": "launcher", "what": fault.person.unwrap_or(fault.message), "errno": "none" })
+            json!({ "layer": "launcher", "what": fault.person.unwrap_or(fault.message), "errno": "none" })
         }
     }
 }
 
-/// The interpreters, each started behind the walls if those stand, and why others were passed over.
+/// The interpreters, each started behind the layers if those stand, and why others were passed over.
 async fn interpreters(
     settings: &Settings,
     policies: Option<&policy::Policies>,
     launchers: &Arc<Launchers>,
-    walls_stand: bool,
+    layers_stand: bool,
 ) -> (Vec<Value>, Vec<String>) {
     let found = host::discovered(settings);
     let mut notes = found.notes;
@@ -208,10 +208,10 @@ async fn interpreters(
     }
     let mut shown = Vec::new();
     for runtime in all {
-        let ran = if walls_stand {
+        let ran = if layers_stand {
             examine::starts(launchers, &runtime).await
         } else {
-            Err("not tried: some walls do not work here".to_owned())
+            Err("not tried: some layers do not work here".to_owned())
         };
         let program = match &runtime.program {
             policy::Program::Path(path) => path.display().to_string(),
@@ -223,7 +223,7 @@ async fn interpreters(
             found,
             ..
         } = runtime;
-        // `ran`: the version that the interpreter printed inside the walls, or why it did not
+        // `ran`: the version that the interpreter printed inside the layers, or why it did not
         // start.
         let ran = outcome(&ran);
         shown.push(json!({
@@ -674,8 +674,8 @@ mod tests {
             ),
             (sampled(|_| ()), None, "mount -t cgroup2"),
         ];
-        for (facts, wall, command) in cases {
-            let fixes = hints(&facts, wall);
+        for (facts, layer, command) in cases {
+            let fixes = hints(&facts, layer);
             assert_eq!(fixes.len(), 1, "{fixes:?}");
             assert!(
                 fixes[0]["command"].as_str().unwrap().contains(command),

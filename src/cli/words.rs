@@ -6,7 +6,6 @@ use crate::base::json::Indented;
 use crate::base::text;
 use crate::executor::Progress;
 use crate::executor::{Part, ToolAnswer};
-use crate::policy::LimitVerdict;
 use crate::sandbox;
 use crate::service::runlog;
 use nix::errno::Errno;
@@ -264,20 +263,11 @@ pub fn is_empty(value: &Value) -> bool {
 }
 
 /// What people read in place of the JSON names of members, which programs rely on.
-const TITLES: [(&str, &str); 6] = [
+const TITLES: [(&str, &str); 4] = [
     ("asks", "requests"),
     ("tried", "attempts"),
-    ("mends", "fixes"),
-    ("walls", "layers"),
     ("madeUp", "generated"),
     ("passedOver", "not used"),
-];
-
-/// What people read in place of fixed values of members.
-const VALUES: [(&str, &str, &str); 3] = [
-    ("state", "stood", "active"),
-    ("state", "cgroup", "active"),
-    ("from", LimitVerdict::BUILT_IN, "built-in default"),
 ];
 
 /// `enforcedBy` as `enforced by`.
@@ -311,13 +301,14 @@ fn fill(words: impl Iterator<Item = String>) -> Vec<String> {
 }
 
 fn named(name: &str, value: &Value) -> String {
-    let known = VALUES
-        .iter()
-        .find(|(member, fixed, _)| *member == name && value == fixed);
-    known.map_or_else(|| flat(value), |(.., words)| (*words).to_owned())
+    // How a cgroup counts is said elsewhere.
+    if name == "state" && value == "cgroup" {
+        return "active".to_owned();
+    }
+    flat(value)
 }
 
-/// A value on one line: `wall ms 38, cpu ms 29`. A string as it is, null as `none`, `{"ok": …}` as
+/// A value on one line: `layer ms 38, cpu ms 29`. A string as it is, null as `none`, `{"ok": …}` as
 /// its `is` or `why`.
 fn flat(value: &Value) -> String {
     match value {

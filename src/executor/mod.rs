@@ -112,7 +112,7 @@ impl Gate {
 
 /// Records what calls can write.
 pub trait Ledger: std::fmt::Debug + Send + Sync {
-    /// Records that a call of this shape is about to run, behind walls that hold its grants. An
+    /// Records that a call of this shape is about to run, behind layers that hold its grants. An
     /// error refuses the call.
     fn opens(&self, shape: &policy::Shape) -> Result<(), fault::Fault>;
 }

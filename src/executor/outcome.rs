@@ -2,7 +2,7 @@
 
 use super::ToolAnswer;
 use crate::quantity::Limit;
-pub use crate::sandbox::WallState;
+pub use crate::sandbox::LayerState;
 pub use crate::sandbox::protocol::{Attempt, Operation};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -15,7 +15,7 @@ pub enum Ending {
     Exited { code: i32 },
     /// Killed by a signal of somebody else.
     Signalled { signal: i32 },
-    /// The wall-time limit, milliseconds.
+    /// The layer-time limit, milliseconds.
     TimedOut { limit_ms: u64 },
     /// `allowed`: how much the call might use.
     OverLimit { limit: Limit, allowed: u64 },
@@ -43,8 +43,8 @@ impl Ending {
     }
 }
 
-/// The walls of one launcher or worker: found out once, reported with each of its calls.
-pub type Walls = std::sync::Arc<[WallState]>;
+/// The layers of one launcher or worker: found out once, reported with each of its calls.
+pub type Layers = std::sync::Arc<[LayerState]>;
 
 /// What one call used. `None`: it was not measured.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -121,7 +121,7 @@ pub struct Outcome {
     /// The end of what a tool that gave no answer wrote to stdout, one line each, not yet escaped.
     pub printed: Vec<String>,
     pub usage: Usage,
-    pub walls: Walls,
+    pub layers: Layers,
     pub denials: Denials,
     /// What a recorded call was refused, without what every script of its runtime is refused.
     pub attempts: Vec<Attempt>,
@@ -140,7 +140,7 @@ impl Outcome {
                 wall_ms,
                 ..Usage::default()
             },
-            walls: Walls::default(),
+            layers: Layers::default(),
             denials: Denials::default(),
             attempts: Vec::new(),
             artifacts: Vec::new(),

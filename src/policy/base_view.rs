@@ -1,4 +1,4 @@
-//! Base view: what every tool sees besides its grants and its interpreter. The wall `view` makes
+//! Base view: what every tool sees besides its grants and its interpreter. The layer `view` makes
 //! exactly this, and `audit` prints it: neither has any other path.
 
 /// Kernel trees. No policy opens them for reading or writing, nor `/`, which contains them: each

@@ -313,7 +313,7 @@ impl CallerGrant {
     /// The grant of everybody where `callers.policy.toml` does not exist.
     pub fn anybody() -> CallerGrant {
         let name = "anybody whom this host serves".to_owned();
-        let rule = "house".to_owned();
+        let rule = "built-in".to_owned();
         CallerGrant {
             name,
             rule,

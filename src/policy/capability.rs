@@ -1,9 +1,9 @@
 //! Capabilities: the words that a manifest may require, and who must agree to each.
 
 use super::confinement::Variable;
-use super::grantable::{Layer, granted};
+use super::grantable::{Ceiling, granted};
 use super::machine::{Machine, Need};
-use super::verdict::{Narrower, RequestKind, Verdict, wall};
+use super::verdict::{Narrower, RequestKind, Verdict, layer};
 use crate::base::text::{self, printable};
 use crate::manifest::reader::Reader;
 use crate::manifest::reader::did_you_mean;
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 /// How a capability is met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CapabilityKind<'a> {
-    /// Every tool has it, within its limits and walls.
+    /// Every tool has it, within its limits and layers.
     Free,
     /// `env:NAME`: this host must offer that variable, and a policy must grant it.
     Env(&'a str),
@@ -205,7 +205,7 @@ fn missing(machine: &Machine, manifest: &Manifest, word: &str) -> Option<&'stati
 /// Judges all capabilities that are not secrets. Returns what this machine lacks for them.
 pub(super) fn judge(
     manifest: &Manifest,
-    layers: &[Layer<'_>],
+    ceilings: &[Ceiling<'_>],
     machine: &Machine,
     verdicts: &mut Vec<Verdict>,
 ) -> Vec<Need> {
@@ -215,7 +215,7 @@ pub(super) fn judge(
         if let CapabilityKind::Secret(_) = kind {
             continue;
         }
-        let granted = granted(layers, "[capabilities] grant", word, |policy| {
+        let granted = granted(ceilings, "[capabilities] grant", word, |policy| {
             policy.capabilities.iter().find(|entry| entry.name == *word)
         });
         // What policy says comes before what this shell lacks.
@@ -242,10 +242,10 @@ pub(super) fn judge(
                 )
             }
             (None, CapabilityKind::Free, ..) => {
-                Verdict::met(RequestKind::Capability, word, word, &[wall::SECCOMP]).because(
-                    "house: free",
-                    "every tool may start processes inside its own walls and limits",
-                    "house",
+                Verdict::met(RequestKind::Capability, word, word, &[layer::SECCOMP]).because(
+                    "built-in: free",
+                    "every tool may start processes inside its own layers and limits",
+                    "built-in",
                 )
             }
             (None, CapabilityKind::Declared, ..) => {
@@ -254,19 +254,19 @@ pub(super) fn judge(
                 met.because("this host's configuration", why, "configuration")
             }
             (None, _, Ok((entry, origin))) => {
-                let (effective, walls): (_, &[&str]) = match kind {
+                let (effective, layers): (_, &[&str]) = match kind {
                     CapabilityKind::Env(name) => (
                         format!("{name}, with the host's own text (never shown)"),
-                        &[wall::ENVIRONMENT],
+                        &[layer::ENVIRONMENT],
                     ),
                     CapabilityKind::Ask(ask) => {
                         (format!("{} of the client that called it", ask.word()), &[])
                     }
-                    _ => (word.clone(), &[wall::ENVIRONMENT]),
+                    _ => (word.clone(), &[layer::ENVIRONMENT]),
                 };
                 let rule = format!("{}: {}", origin.name, entry.name);
                 let place = origin.place(entry.at);
-                Verdict::met(RequestKind::Capability, word, effective, walls)
+                Verdict::met(RequestKind::Capability, word, effective, layers)
                     .because(rule, &entry.why, place)
             }
             (None, _, Err((narrower, reason))) => {
@@ -290,21 +290,21 @@ pub(super) fn env(
             verdicts.push(Verdict::denied(
                 RequestKind::Env,
                 name,
-                Narrower::House,
+                Narrower::BuiltIn,
                 reason,
-                &[wall::ENVIRONMENT],
+                &[layer::ENVIRONMENT],
             ));
         } else {
             let verdict = Verdict::met(
                 RequestKind::Env,
                 name,
                 format!("{name}={value}"),
-                &[wall::ENVIRONMENT],
+                &[layer::ENVIRONMENT],
             );
             verdicts.push(verdict.because(
-                "house: env literals",
+                "built-in: env literals",
                 "a text the manifest carries itself",
-                "house",
+                "built-in",
             ));
             kept.insert(name.clone(), Variable::Literal(value.clone()));
         }

@@ -1,5 +1,5 @@
 //! The confinement: manifest ∩ policy on this machine, everything one call may touch. What audit
-//! prints is what the walls enforce, because it is this value in both places.
+//! prints is what the layers enforce, because it is this value in both places.
 
 use super::area::Area;
 use super::versions::Ecosystem;
@@ -248,7 +248,7 @@ pub struct PackageRules {
     /// A lock with hashes is required. If false, the versions that the first call resolves are
     /// kept.
     pub lock_required: bool,
-    /// Build steps and lifecycle scripts of packages may run, inside the walls and without network.
+    /// Build steps and lifecycle scripts of packages may run, inside the layers and without network.
     pub builds: bool,
     pub deny: Vec<DeniedPackage>,
     /// A version must have been published this many days ago.
@@ -270,7 +270,7 @@ pub struct DeniedPackage {
 pub struct Limits(pub BTreeMap<Limit, u64>);
 
 impl Limits {
-    pub fn house() -> Limits {
+    pub fn built_in() -> Limits {
         Limits(
             Limit::ALL
                 .into_iter()
@@ -440,7 +440,7 @@ impl Shape {
             secrets: Vec::new(),
             packages: None,
             built: None,
-            limits: Limits::house(),
+            limits: Limits::built_in(),
             env: BTreeMap::new(),
             require_cgroup: false,
             observe: false,

@@ -6,7 +6,7 @@ use super::confinement::{Grant, HostGrant, Runtime, SCRIPT_FOLDER, SecretGrant, 
 use super::decision::Decision;
 use super::file::{Mode, Policy, Selector};
 use super::files::Judge;
-use super::grantable::{Layer, as_policy, refused_with};
+use super::grantable::{Ceiling, as_policy, refused_with};
 use super::load::Policies;
 use super::machine::{self, Machine, Need};
 use super::packages::{self, Ecosystem};
@@ -193,7 +193,7 @@ struct Answers {
 
 fn answer(
     subject: &Subject<'_>,
-    layers: &[Layer<'_>],
+    ceilings: &[Ceiling<'_>],
     policies: &Policies,
     machine: &Machine,
 ) -> Answers {
@@ -211,7 +211,7 @@ fn answer(
     };
     let files = Judge {
         site,
-        layers,
+        ceilings,
         denial: &|access, area: &Area| denials.reason(access, area),
     };
     let mut verdicts = Vec::new();
@@ -221,15 +221,15 @@ fn answer(
         &manifest.requested.write,
         it,
     );
-    let hosts = hosts::judge(&manifest.requested.hosts, layers, it);
-    let mut lacks = permissions(manifest, layers);
-    lacks.extend(capability::judge(manifest, layers, machine, it));
-    let secrets = secrets::judge(manifest, layers, &hosts, &grants, it);
-    let (service, need) = services::judge(manifest, layers, machine, it);
+    let hosts = hosts::judge(&manifest.requested.hosts, ceilings, it);
+    let mut lacks = permissions(manifest, ceilings);
+    lacks.extend(capability::judge(manifest, ceilings, machine, it));
+    let secrets = secrets::judge(manifest, ceilings, &hosts, &grants, it);
+    let (service, need) = services::judge(manifest, ceilings, machine, it);
     lacks.extend(need);
     let env = capability::env(manifest, machine, &mut verdicts);
     let mut runtime: Option<Runtime> = None;
-    if let (Some((language, _)), Some(Layer { policy, .. })) = (runs, layers.first()) {
+    if let (Some((language, _)), Some(Ceiling { policy, .. })) = (runs, ceilings.first()) {
         let (verdict, found) = machine::runtime(
             *language,
             policy.runtimes.get(language),
@@ -251,15 +251,19 @@ fn answer(
     }
 }
 
-/// The layers that bound a tool. `owned`: the grants of each tool that names its script, as
+/// The ceilings that bound a tool. `owned`: the grants of each tool that names its script, as
 /// policies.
-fn layers<'p>(policy: &'p Policy, cap: Option<&'p Policy>, owned: &'p [Policy]) -> Vec<Layer<'p>> {
-    fn layer(narrower: Narrower) -> impl Fn(&Policy) -> Layer<'_> {
-        move |policy| Layer { policy, narrower }
+fn ceilings<'p>(
+    policy: &'p Policy,
+    cap: Option<&'p Policy>,
+    owned: &'p [Policy],
+) -> Vec<Ceiling<'p>> {
+    fn ceiling(narrower: Narrower) -> impl Fn(&Policy) -> Ceiling<'_> {
+        move |policy| Ceiling { policy, narrower }
     }
-    let own = std::iter::once(policy).map(layer(Narrower::Policy));
-    own.chain(cap.map(layer(Narrower::Host)))
-        .chain(owned.iter().map(layer(Narrower::Owner)))
+    let own = std::iter::once(policy).map(ceiling(Narrower::Policy));
+    own.chain(cap.map(ceiling(Narrower::Host)))
+        .chain(owned.iter().map(ceiling(Narrower::Owner)))
         .collect()
 }
 
@@ -279,8 +283,8 @@ fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machine) -> Decis
         })
         .collect();
     let owned: Vec<Policy> = owners.iter().map(as_policy).collect();
-    let layers = layers(policy, policies.host.as_ref(), &owned);
-    let bounds = || layers.iter().map(|layer| layer.policy);
+    let ceilings = ceilings(policy, policies.host.as_ref(), &owned);
+    let bounds = || ceilings.iter().map(|ceiling| ceiling.policy);
     let narrow = subject.narrow || policy.mode == Mode::Narrow;
     let mut notes = Notes {
         all: passed_over
@@ -298,7 +302,7 @@ fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machine) -> Decis
         env,
         runtime,
         mut lacks,
-    } = answer(subject, &layers, policies, machine);
+    } = answer(subject, &ceilings, policies, machine);
     let require_cgroup = bounds().any(|policy| policy.require_cgroup);
     let uncounted = require_cgroup && !machine.cgroup && runs.is_some();
     lacks.extend(uncounted.then(|| {
@@ -322,7 +326,7 @@ fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machine) -> Decis
         .filter_map(|owner| limits::time_ms(owner, None).ok())
         .min()
         .unwrap_or(u64::MAX);
-    let limits = limits::limits(manifest, &layers, usual_ms, machine.cgroup, &mut notes);
+    let limits = limits::limits(manifest, &ceilings, usual_ms, machine.cgroup, &mut notes);
     let mut confirm: Vec<Confirm> = bounds().filter_map(confirmation).collect();
     let more = owners.iter().flat_map(|owner| &owner.confirm);
     more.for_each(|why| confirm.extend((!confirm.contains(why)).then(|| why.clone())));
@@ -347,7 +351,7 @@ fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machine) -> Decis
         packages: None,
         wanted: None,
         package_rules: ecosystems(subject)
-            .map(|it| (it, packages::allowed(it, &layers)))
+            .map(|it| (it, packages::allowed(it, &ceilings)))
             .collect(),
         runtime,
         script: site.script.clone(),
@@ -423,10 +427,10 @@ fn resolve_shape(
 }
 
 /// The labels that policy requires and the manifest does not declare.
-fn permissions(manifest: &Manifest, layers: &[Layer<'_>]) -> Vec<Need> {
-    let required = layers
+fn permissions(manifest: &Manifest, ceilings: &[Ceiling<'_>]) -> Vec<Need> {
+    let required = ceilings
         .iter()
-        .flat_map(|layer| &layer.policy.require_permissions);
+        .flat_map(|ceiling| &ceiling.policy.require_permissions);
     let missing = required.filter(|label| !manifest.metadata.permissions.contains(label));
     missing
         .map(|label: &String| {

@@ -6,8 +6,8 @@ use super::area::{self, Area};
 use super::base_view::KERNEL;
 use super::confinement::{Access, Grant, Opening};
 use super::file::Policy;
-use super::grantable::{Grantable, Layer, narrowed};
-use super::verdict::{Narrower, RequestKind, Verdict, wall};
+use super::grantable::{Ceiling, Grantable, narrowed};
+use super::verdict::{Narrower, RequestKind, Verdict, layer};
 use super::writable;
 use crate::base::text;
 use crate::manifest::reader::Reader;
@@ -136,11 +136,11 @@ pub(super) fn plain_path(text: &str) -> Result<PathBuf, String> {
 
 /// The path of the call's own scratch.
 const SCRATCH: &str = "/tmp";
-const WALLS: [&str; 2] = [wall::VIEW, wall::LANDLOCK];
+const LAYERS: [&str; 2] = [layer::VIEW, layer::LANDLOCK];
 
 pub(super) struct Judge<'a> {
     pub site: &'a ToolPaths,
-    pub layers: &'a [Layer<'a>],
+    pub ceilings: &'a [Ceiling<'a>],
     /// Why no policy can grant an area.
     pub denial: &'a dyn Fn(Access, &Area) -> Option<String>,
 }
@@ -188,9 +188,9 @@ impl Judge<'_> {
             verdicts.push(Verdict::denied(
                 RequestKind::Write,
                 asked,
-                Narrower::House,
+                Narrower::BuiltIn,
                 reason,
-                &WALLS,
+                &LAYERS,
             ));
             grants.retain(|grant| grant.access == Access::Read);
         }
@@ -226,20 +226,23 @@ impl Judge<'_> {
         let why = "a tool can always read its own script";
         let Some(script) = &self.site.script else {
             return (
-                Verdict::met(RequestKind::Read, requested, "the script itself", &WALLS),
+                Verdict::met(RequestKind::Read, requested, "the script itself", &LAYERS),
                 Vec::new(),
             );
         };
         let effective = format!("{} (the script itself)", script.display());
-        let verdict = Verdict::met(RequestKind::Read, requested, effective, &WALLS);
+        let verdict = Verdict::met(RequestKind::Read, requested, effective, &LAYERS);
         let grant = Grant {
             access: Access::Read,
             opening: Area::File(script.clone()).opening(Access::Read),
             asked: requested.to_owned(),
-            rule: "house: self".into(),
+            rule: "built-in: self".into(),
             why: why.into(),
         };
-        (verdict.because("house: self", why, "house"), vec![grant])
+        (
+            verdict.because("built-in: self", why, "built-in"),
+            vec![grant],
+        )
     }
 
     fn pattern(&self, access: Access, pattern: &Pattern) -> (Verdict, Vec<Grant>) {
@@ -267,7 +270,13 @@ impl Judge<'_> {
             None => {
                 let reason = "not a path of plain components";
                 (
-                    Verdict::denied(kind(access), &pattern.text, Narrower::House, reason, &WALLS),
+                    Verdict::denied(
+                        kind(access),
+                        &pattern.text,
+                        Narrower::BuiltIn,
+                        reason,
+                        &LAYERS,
+                    ),
                     Vec::new(),
                 )
             }
@@ -281,29 +290,32 @@ impl Judge<'_> {
                 kind(access),
                 requested,
                 "/tmp (the call's own scratch)",
-                &[wall::SCRATCH],
+                &[layer::SCRATCH],
             );
-            return (verdict.because("house: /tmp", why, "house"), Vec::new());
+            return (
+                verdict.because("built-in: /tmp", why, "built-in"),
+                Vec::new(),
+            );
         }
         let parts = self.parts(access, request);
         let is_whole = parts.iter().any(|(part, _)| part == request);
         let (narrower, reason) = match (self.denial)(access, request) {
-            Some(reason) => (Narrower::House, reason),
+            Some(reason) => (Narrower::BuiltIn, reason),
             None => self.refusal(access, request),
         };
-        let mut verdict = match (parts.first(), self.layers.first()) {
-            (Some((first, rule)), Some(Layer { policy, .. })) => {
+        let mut verdict = match (parts.first(), self.ceilings.first()) {
+            (Some((first, rule)), Some(Ceiling { policy, .. })) => {
                 let staged = access == Access::Write && !matches!(first, Area::Tree(_));
-                let walls: &[&str] = if staged {
-                    &[wall::SCRATCH, wall::VIEW, wall::LANDLOCK]
+                let layers: &[&str] = if staged {
+                    &[layer::SCRATCH, layer::VIEW, layer::LANDLOCK]
                 } else {
-                    &WALLS
+                    &LAYERS
                 };
                 let effective: Vec<String> = parts
                     .iter()
                     .map(|(part, _)| effective(access, part))
                     .collect();
-                let verdict = Verdict::met(kind(access), requested, effective.join(", "), walls);
+                let verdict = Verdict::met(kind(access), requested, effective.join(", "), layers);
                 let verdict =
                     verdict.because(rule_name(policy, rule), &rule.why, policy.place(rule.at));
                 if is_whole {
@@ -312,7 +324,7 @@ impl Judge<'_> {
                     verdict.only_in_part(narrower, &reason)
                 }
             }
-            _ => Verdict::denied(kind(access), requested, narrower, reason, &WALLS),
+            _ => Verdict::denied(kind(access), requested, narrower, reason, &LAYERS),
         };
         verdict.area = Some(request.clone());
         (
@@ -324,23 +336,23 @@ impl Judge<'_> {
                     opening: part.opening(access),
                     asked: requested.to_owned(),
                     rule: self
-                        .layers
+                        .ceilings
                         .first()
-                        .map_or_else(String::new, |layer| rule_name(layer.policy, rule)),
+                        .map_or_else(String::new, |ceiling| rule_name(ceiling.policy, rule)),
                     why: rule.why.clone(),
                 })
                 .collect(),
         )
     }
 
-    /// The request, narrowed by the rules of each layer: the largest parts, each with the rule of
-    /// the policy. At each layer what is never granted is dropped, because the next one could
+    /// The request, narrowed by the rules of each ceiling: the largest parts, each with the rule of
+    /// the policy. At each ceiling what is never granted is dropped, because the next one could
     /// narrow it to something that passes.
     fn parts(&self, access: Access, request: &Area) -> Vec<(Area, &Rule)> {
         let whole = (request.clone(), None::<&Rule>);
         let parts = narrowed(
             whole,
-            self.layers,
+            self.ceilings,
             |policy| policy.files.allowing(access),
             |(area, by), rule| {
                 let part = area.overlap(&rule.area_at(&self.site.folder))?;
@@ -360,32 +372,32 @@ impl Judge<'_> {
 
     fn refusal(&self, access: Access, request: &Area) -> (Narrower, String) {
         let folder = &self.site.folder;
-        let allows = |layer: &Layer<'_>| {
-            let foreign = layer.narrower == Narrower::Policy && is_shared(self.site, request);
-            let mut rules = layer
+        let allows = |ceiling: &Ceiling<'_>| {
+            let foreign = ceiling.narrower == Narrower::Policy && is_shared(self.site, request);
+            let mut rules = ceiling
                 .policy
                 .files
                 .allowing(access)
                 .filter(|rule| !(rule.relative && foreign));
             rules.any(|rule| request.within(&rule.area_at(folder)))
         };
-        let Some(layer) = self
-            .layers
+        let Some(ceiling) = self
+            .ceilings
             .iter()
-            .find(|layer| !allows(layer))
-            .or(self.layers.first())
+            .find(|ceiling| !allows(ceiling))
+            .or(self.ceilings.first())
         else {
             return (Narrower::Policy, String::new());
         };
         let mut reason =
-            layer.lacks_entry(&format!("[files] {}", kind(access).name()), &request.text());
-        if is_shared(self.site, request) && layer.narrower == Narrower::Policy {
+            ceiling.lacks_entry(&format!("[files] {}", kind(access).name()), &request.text());
+        if is_shared(self.site, request) && ceiling.narrower == Narrower::Policy {
             reason.push_str(
                 "; it is not the tool's own folder (its manifest lies elsewhere, or it is a base \
                  folder), so only an absolute path opens it: give the tool a folder of its own",
             );
         }
-        (layer.narrower, reason)
+        (ceiling.narrower, reason)
     }
 }
 

@@ -47,14 +47,14 @@ impl Origin<'_> {
 }
 
 /// One bound of a tool: its policy, the host's cap, or the grants of a tool that names the same
-/// script. A tool is granted the intersection of its request with all its layers.
+/// script. A tool is granted the intersection of its request with all its ceilings.
 #[derive(Clone, Copy)]
-pub struct Layer<'p> {
+pub struct Ceiling<'p> {
     pub policy: &'p Policy,
     pub narrower: Narrower,
 }
 
-impl Layer<'_> {
+impl Ceiling<'_> {
     pub fn lacks_entry(self, table: &str, what: &str) -> String {
         match self.narrower {
             // Callers read this text, too, so it names no file.
@@ -159,19 +159,19 @@ pub(super) fn refused_with(owner: &Decision) -> Option<Fault> {
     Some(Fault::new(Kind::SecurityError, message).person(person))
 }
 
-/// For a request by name: the entry of the first layer, if every layer has one; else which layer
+/// For a request by name: the entry of the first ceiling, if every ceiling has one; else which ceiling
 /// refuses, and why.
 pub fn granted<'p, E: 'p>(
-    layers: &[Layer<'p>],
+    ceilings: &[Ceiling<'p>],
     table: &str,
     what: &str,
     entry: impl Fn(&'p Policy) -> Option<&'p E>,
 ) -> Result<(&'p E, Origin<'p>), (Narrower, String)> {
-    let entries: Vec<_> = layers
+    let entries: Vec<_> = ceilings
         .iter()
-        .map(|layer: &Layer<'p>| {
-            let entry = entry(layer.policy).map(|entry| (entry, layer.policy.origin()));
-            entry.ok_or_else(|| (layer.narrower, layer.lacks_entry(table, what)))
+        .map(|ceiling: &Ceiling<'p>| {
+            let entry = entry(ceiling.policy).map(|entry| (entry, ceiling.policy.origin()));
+            entry.ok_or_else(|| (ceiling.narrower, ceiling.lacks_entry(table, what)))
         })
         .collect::<Result<_, _>>()?;
     entries
@@ -180,20 +180,20 @@ pub fn granted<'p, E: 'p>(
         .ok_or((Narrower::Policy, String::new()))
 }
 
-/// For a request with parts: the largest parts that every layer grants. `both`: the overlap of a
+/// For a request with parts: the largest parts that every ceiling grants. `both`: the overlap of a
 /// part and an entry.
 pub fn narrowed<'p, P, E: 'p, I: IntoIterator<Item = &'p E>>(
     whole: P,
-    layers: &[Layer<'p>],
+    ceilings: &[Ceiling<'p>],
     entries: impl Fn(&'p Policy) -> I,
     both: impl Fn(&P, &'p E) -> Option<P>,
     covers: impl Fn(&P, &P) -> bool,
 ) -> Vec<P> {
-    layers.iter().fold(vec![whole], |parts, layer| {
-        // Covered parts are dropped after each layer, or the parts would multiply.
+    ceilings.iter().fold(vec![whole], |parts, ceiling| {
+        // Covered parts are dropped after each ceiling, or the parts would multiply.
         largest(
             parts.iter().flat_map(|part| {
-                entries(layer.policy)
+                entries(ceiling.policy)
                     .into_iter()
                     .filter_map(|entry| both(part, entry))
                     .collect::<Vec<_>>()

@@ -4,8 +4,8 @@
 //! where an entry of its own lists the range.
 
 use super::confinement::{HeaderRule, HostGrant, SecretGrant};
-use super::grantable::{Grantable, Layer, PolicyEntry, least, narrowed};
-use super::verdict::{Narrower, RequestKind, Verdict, wall};
+use super::grantable::{Ceiling, Grantable, PolicyEntry, least, narrowed};
+use super::verdict::{Narrower, RequestKind, Verdict, layer};
 use crate::base::address::special;
 use crate::base::text;
 use crate::manifest::host::{self, Host, HostPattern};
@@ -205,14 +205,14 @@ fn list<T: ToString>(items: &[T]) -> String {
         .join(", ")
 }
 
-/// The walls that limit a tool to its hosts: a network namespace with our stub and relay only,
+/// The layers that limit a tool to its hosts: a network namespace with our stub and relay only,
 /// ports, socket types.
-const WALLS: [&str; 3] = [wall::NETWORK, wall::LANDLOCK, wall::SECCOMP];
+const LAYERS: [&str; 3] = [layer::NETWORK, layer::LANDLOCK, layer::SECCOMP];
 
 /// The answer to each request, and the grants of all.
 pub(super) fn judge(
     requests: &[HostPattern],
-    layers: &[Layer<'_>],
+    ceilings: &[Ceiling<'_>],
     verdicts: &mut Vec<Verdict>,
 ) -> Vec<HostGrant> {
     let mut grants = Vec::new();
@@ -232,24 +232,24 @@ pub(super) fn judge(
         };
         let parts = narrowed(
             whole,
-            layers,
+            ceilings,
             |policy| &policy.hosts,
             |part: &HostGrant, entry: &PolicyEntry<HostGrant>| part.intersection(&entry.grant),
             HostGrant::covers,
         );
-        verdicts.push(verdict(request, &parts, layers));
+        verdicts.push(verdict(request, &parts, ceilings));
         grants.extend(parts);
     }
     least(grants)
 }
 
-fn verdict(request: &HostPattern, parts: &[HostGrant], layers: &[Layer<'_>]) -> Verdict {
-    fn missing(layer: &Layer<'_>, request: &HostPattern) -> Vec<u16> {
+fn verdict(request: &HostPattern, parts: &[HostGrant], ceilings: &[Ceiling<'_>]) -> Verdict {
+    fn missing(ceiling: &Ceiling<'_>, request: &HostPattern) -> Vec<u16> {
         request
             .ports()
             .into_iter()
             .filter(|port| {
-                !layer
+                !ceiling
                     .policy
                     .hosts
                     .iter()
@@ -257,21 +257,24 @@ fn verdict(request: &HostPattern, parts: &[HostGrant], layers: &[Layer<'_>]) -> 
             })
             .collect()
     }
-    let refusing = layers
+    let refusing = ceilings
         .iter()
-        .find(|layer| !missing(layer, request).is_empty())
-        .or(layers.first());
-    let (narrower, reason) = refusing.map_or((Narrower::Policy, String::new()), |layer| {
-        let what = format!("{} at {}", host(request), ports(&missing(layer, request)));
-        (layer.narrower, layer.lacks_entry("[network] hosts", &what))
+        .find(|ceiling| !missing(ceiling, request).is_empty())
+        .or(ceilings.first());
+    let (narrower, reason) = refusing.map_or((Narrower::Policy, String::new()), |ceiling| {
+        let what = format!("{} at {}", host(request), ports(&missing(ceiling, request)));
+        (
+            ceiling.narrower,
+            ceiling.lacks_entry("[network] hosts", &what),
+        )
     });
-    let (Some(first), Some(Layer { policy, .. })) = (parts.first(), layers.first()) else {
+    let (Some(first), Some(Ceiling { policy, .. })) = (parts.first(), ceilings.first()) else {
         return Verdict::denied(
             RequestKind::Host,
             request.to_string(),
             narrower,
             reason,
-            &WALLS,
+            &LAYERS,
         );
     };
     fn each(field: fn(&HostGrant) -> &String, parts: &[HostGrant]) -> String {
@@ -289,7 +292,7 @@ fn verdict(request: &HostPattern, parts: &[HostGrant], layers: &[Layer<'_>]) -> 
         RequestKind::Host,
         request.to_string(),
         effective.join("; "),
-        &WALLS,
+        &LAYERS,
     );
     let verdict = verdict.because(
         each(|part| &part.rule, parts),

@@ -1,10 +1,10 @@
-//! Limits: the smallest of what the manifest and every layer say. Each has a value. A call may ask
+//! Limits: the smallest of what the manifest and every ceiling say. Each has a value. A call may ask
 //! for less time, or for more up to the ceiling.
 
 use super::confinement::{Confinement, Limits, PerCall};
 use super::decision::Decision;
-use super::grantable::Layer;
-use super::verdict::{LimitVerdict, Notes, wall};
+use super::grantable::Ceiling;
+use super::verdict::{LimitVerdict, Notes, layer};
 use crate::fault::{Fault, Kind};
 use crate::manifest::Manifest;
 use crate::quantity::{Limit, MIN_TIMEOUT_MS};
@@ -13,7 +13,7 @@ use crate::quantity::{Limit, MIN_TIMEOUT_MS};
 /// call that requests none.
 pub(super) fn limits(
     manifest: &Manifest,
-    layers: &[Layer<'_>],
+    ceilings: &[Ceiling<'_>],
     usual_ms: u64,
     cgroup: bool,
     notes: &mut Notes,
@@ -23,7 +23,7 @@ pub(super) fn limits(
             Limit::TimeoutMs => manifest.execution.timeout_ms,
             _ => manifest.limits.get(&limit).copied(),
         };
-        let ceilings = layers.iter().map(|layer| ceiling(limit, layer));
+        let ceilings = ceilings.iter().map(|ceiling| limit_of(limit, ceiling));
         let built_in = (limit.built_in_default(), LimitVerdict::BUILT_IN.to_owned());
         let (ceiling, from) = ceilings.min_by_key(|(value, _)| *value).unwrap_or(built_in);
         let clamped = asked.is_some_and(|asked| asked > ceiling);
@@ -88,22 +88,22 @@ pub(super) fn of_shape(limits: &[LimitVerdict]) -> Limits {
     )
 }
 
-fn ceiling(limit: Limit, layer: &Layer<'_>) -> (u64, String) {
-    match layer.policy.limits.get(&limit) {
-        Some(ceiling) if ceiling.grant > limit.most() => {
+fn limit_of(limit: Limit, ceiling: &Ceiling<'_>) -> (u64, String) {
+    match ceiling.policy.limits.get(&limit) {
+        Some(entry) if entry.grant > limit.most() => {
             (limit.most(), "the largest response".to_owned())
         }
-        Some(ceiling) => (ceiling.grant, layer.policy.place(ceiling.at)),
+        Some(entry) => (entry.grant, ceiling.policy.place(entry.at)),
         None => (limit.built_in_default(), LimitVerdict::BUILT_IN.to_owned()),
     }
 }
 
 fn enforced_by(limit: Limit, cgroup: bool) -> &'static str {
     match limit {
-        Limit::CpuMs | Limit::MemoryBytes | Limit::Processes if cgroup => wall::CGROUP,
-        Limit::ScratchBytes => wall::SCRATCH,
-        Limit::Connections | Limit::SentBytes | Limit::ReceivedBytes => wall::NETWORK,
-        _ => wall::LIMITS,
+        Limit::CpuMs | Limit::MemoryBytes | Limit::Processes if cgroup => layer::CGROUP,
+        Limit::ScratchBytes => layer::SCRATCH,
+        Limit::Connections | Limit::SentBytes | Limit::ReceivedBytes => layer::NETWORK,
+        _ => layer::LIMITS,
     }
 }
 
@@ -137,10 +137,12 @@ pub fn time_ms(decision: &Decision, asked_ms: Option<u64>) -> Result<u64, Fault>
         let message = format!("timeoutMs must be at least {MIN_TIMEOUT_MS}; {asked} was given");
         return Err(Fault::new(Kind::ParameterValidationError, message));
     }
-    let house = Limit::TimeoutMs.built_in_default();
+    let built_in = Limit::TimeoutMs.built_in_default();
     let (usual, most) = decision
         .limit(Limit::TimeoutMs)
-        .map_or((house, house), |limit| (limit.effective, limit.ceiling));
+        .map_or((built_in, built_in), |limit| {
+            (limit.effective, limit.ceiling)
+        });
     Ok(asked_ms.unwrap_or(usual).min(most))
 }
 

@@ -2,7 +2,7 @@
 
 use super::confinement::{Program, Runtime, Variable};
 use super::grantable::Origin;
-use super::verdict::{Narrower, RequestKind, Verdict, wall};
+use super::verdict::{Narrower, RequestKind, Verdict, layer};
 use super::versions::Ecosystem;
 use super::writable::MachinePlaces;
 use crate::base::place::Placed;
@@ -55,7 +55,7 @@ pub(super) fn runtime(
     machine: &Machine,
 ) -> (Verdict, Result<Runtime, Need>) {
     let name = language.name();
-    let walls = [wall::VIEW, wall::LANDLOCK];
+    let layers = [layer::VIEW, layer::LANDLOCK];
     let found = match (language, named) {
         (Language::Wasm, _) if cfg!(feature = "wasi") => Ok(Runtime::ourselves("wasm-worker")),
         (Language::Wasm, _) => Err((WITHOUT_WASI.to_owned(), WITHOUT_WASI)),
@@ -91,7 +91,7 @@ pub(super) fn runtime(
                     name,
                     Narrower::Machine,
                     reason,
-                    &walls,
+                    &layers,
                 ),
                 Err(need),
             );
@@ -105,7 +105,7 @@ pub(super) fn runtime(
         RequestKind::Runtime,
         name,
         format!("{program} {}", runtime.version),
-        &walls,
+        &layers,
     );
     let verdict = match named {
         Some(named) => {

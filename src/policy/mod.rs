@@ -60,6 +60,6 @@ pub use packages::{Ages, Allowance, PackagesAllowed, index_name, refused as refu
 pub use reports::{audit, diff, suggest, who_can};
 pub use secrets::{header_name, header_value, source as secret_source};
 pub use services::{ServiceGrant, ServiceRule, names as service_names};
-pub use verdict::{Confirm, LimitVerdict, Narrower, Notes, RequestKind, Verdict, wall};
+pub use verdict::{Confirm, LimitVerdict, Narrower, Notes, RequestKind, Verdict, layer};
 pub use writable::{WritablePath, WritablePaths};
 pub use written::written_areas;

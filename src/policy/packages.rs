@@ -4,8 +4,8 @@
 //! An index is a name here; the configuration of the host has its address.
 
 pub use super::confinement::{DeniedPackage, PackageGrant, PackageRules, SourceFile};
-use super::grantable::{Grantable, Layer, Origin, PolicyEntry};
-use super::verdict::{Narrower, RequestKind, Verdict, wall};
+use super::grantable::{Ceiling, Grantable, Origin, PolicyEntry};
+use super::verdict::{Narrower, RequestKind, Verdict, layer};
 use super::versions;
 pub use super::versions::Ecosystem;
 use crate::base::text::{self, printable};
@@ -200,19 +200,19 @@ pub type Allowance = Result<PackagesAllowed, (Narrower, String)>;
 /// The ages of packages in whole days; a missing one is unknown.
 pub type Ages = BTreeMap<Package, u64>;
 
-/// What every layer allows for one ecosystem.
-pub(super) fn allowed(ecosystem: Ecosystem, layers: &[Layer<'_>]) -> Allowance {
+/// What every ceiling allows for one ecosystem.
+pub(super) fn allowed(ecosystem: Ecosystem, ceilings: &[Ceiling<'_>]) -> Allowance {
     let mut allowed: Option<PackagesAllowed> = None;
-    for layer in layers {
-        let refused = |why| (layer.narrower, why);
-        let entry = layer.policy.packages.get(&ecosystem);
+    for ceiling in ceilings {
+        let refused = |why| (ceiling.narrower, why);
+        let entry = ceiling.policy.packages.get(&ecosystem);
         let entry =
-            entry.ok_or_else(|| refused(layer.lacks_entry("[packages]", ecosystem.name())))?;
+            entry.ok_or_else(|| refused(ceiling.lacks_entry("[packages]", ecosystem.name())))?;
         allowed = Some(match allowed {
             Some(allowed) => allowed.intersection(&entry.grant).ok_or_else(|| {
                 refused(format!(
                     "{} names the index `{}`",
-                    layer.policy.origin().called(),
+                    ceiling.policy.origin().called(),
                     entry.grant.rules.index
                 ))
             })?,
@@ -283,7 +283,7 @@ pub(super) fn judge(
         None => {
             let reason = "only scripts of Python, Node and Bun have packages";
             return lacks(
-                Narrower::House,
+                Narrower::BuiltIn,
                 reason.to_owned(),
                 format!("no packages ({files}): {reason}"),
             );
@@ -325,7 +325,7 @@ pub(super) fn judge(
         RequestKind::Package,
         asked,
         effective,
-        &[wall::VIEW],
+        &[layer::VIEW],
     ));
     let rules = allowed.rules.clone();
     let rule = allowed.rule.clone();

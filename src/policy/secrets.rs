@@ -8,9 +8,9 @@ use super::area::{self, Area};
 use super::capability::{self, CapabilityKind};
 use super::confinement::{Grant, HeaderRule, HostGrant, SecretGrant, SecretSource};
 use super::files::plain_path;
-use super::grantable::{Grantable, Layer, PolicyEntry, granted};
+use super::grantable::{Ceiling, Grantable, PolicyEntry, granted};
 use super::places::PlacedArea;
-use super::verdict::{Narrower, RequestKind, Verdict, wall};
+use super::verdict::{Narrower, RequestKind, Verdict, layer};
 use crate::base::place::Mounts;
 use crate::base::{files, text};
 use crate::manifest::host::{self, Host, HostPattern};
@@ -441,19 +441,19 @@ impl HeaderRule {
 /// has no `[secrets]`: it lists each `secret:NAME` in `[capabilities]`.
 pub(super) fn judge(
     manifest: &Manifest,
-    layers: &[Layer<'_>],
+    ceilings: &[Ceiling<'_>],
     hosts: &[HostGrant],
     files: &[Grant],
     verdicts: &mut Vec<Verdict>,
 ) -> Vec<SecretGrant> {
     let mut grants = Vec::new();
     let mut seen = BTreeSet::new();
-    let Some(policy) = layers.first().map(|layer| layer.policy) else {
+    let Some(policy) = ceilings.first().map(|ceiling| ceiling.policy) else {
         return grants;
     };
-    let (caps, others): (Vec<Layer<'_>>, Vec<_>) = layers
+    let (caps, others): (Vec<Ceiling<'_>>, Vec<_>) = ceilings
         .iter()
-        .partition(|layer| layer.narrower == Narrower::Host);
+        .partition(|ceiling| ceiling.narrower == Narrower::Host);
     for word in &manifest.requested.capabilities {
         let CapabilityKind::Secret(name) = capability::kind(word) else {
             continue;
@@ -463,12 +463,12 @@ pub(super) fn judge(
         }
         let own = policy.secrets.iter().find(|entry| entry.grant.name == name);
         let is_added = own.is_some_and(|entry| entry.grant.header.is_some());
-        let wall = [if is_added {
-            wall::NETWORK
+        let layer = [if is_added {
+            layer::NETWORK
         } else {
-            wall::ENVIRONMENT
+            layer::ENVIRONMENT
         }];
-        // All layers must use the secret in the same way.
+        // All ceilings must use the secret in the same way.
         let entry = granted(&others, "[secrets] grant", word, |policy| {
             policy
                 .secrets
@@ -497,12 +497,12 @@ pub(super) fn judge(
                     RequestKind::Capability,
                     word,
                     used(name, grant.header.as_ref()),
-                    &wall,
+                    &layer,
                 );
                 verdict.because(&grant.rule, &grant.why, policy.place(*at))
             }
             Err((narrower, reason)) => {
-                Verdict::denied(RequestKind::Capability, word, narrower, reason, &wall)
+                Verdict::denied(RequestKind::Capability, word, narrower, reason, &layer)
             }
         });
     }
@@ -516,7 +516,7 @@ impl SecretGrant {
     }
 }
 
-/// Why this tool cannot use a secret that all layers grant, with the fix.
+/// Why this tool cannot use a secret that all ceilings grant, with the fix.
 fn conflict(
     manifest: &Manifest,
     secret: &SecretGrant,
@@ -551,7 +551,7 @@ fn conflict(
             "the manifest sets or asks for the variable {name} itself: take that out of the \
             manifest"
         );
-        return is_set.then_some((Narrower::House, reason));
+        return is_set.then_some((Narrower::BuiltIn, reason));
     };
     // Not a command's program: whoever reads that does not read the secret.
     let named = secret
@@ -573,7 +573,7 @@ fn conflict(
     {
         let reason =
             format!("the manifest asks for the same text as `env:{variable}`: take that out");
-        return Some((Narrower::House, reason));
+        return Some((Narrower::BuiltIn, reason));
     }
     let host = Host::Name(header.host.clone());
     if hosts.iter().any(|grant| grant.reaches(&host, HTTP)) {

@@ -1,6 +1,6 @@
 //! Remote tool services: which ones the tools of a policy may call, over which queues.
 
-use super::grantable::{Grantable, Layer, granted};
+use super::grantable::{Ceiling, Grantable, granted};
 use super::machine::{Machine, Need};
 use super::verdict::{RequestKind, Verdict};
 use crate::manifest::reader::Reader;
@@ -114,7 +114,7 @@ pub fn names(id: &str) -> [String; 3] {
 /// no verdict.
 pub(super) fn judge(
     manifest: &Manifest,
-    layers: &[Layer<'_>],
+    ceilings: &[Ceiling<'_>],
     machine: &Machine,
     verdicts: &mut Vec<Verdict>,
 ) -> (Option<ServiceGrant>, Option<Need>) {
@@ -148,7 +148,7 @@ pub(super) fn judge(
             .all(|queue| rule.request.contains(queue));
         rule.service == service.id && rule.response == service.response && named
     };
-    let granted = granted(layers, "[services] call", &queues, |policy| {
+    let granted = granted(ceilings, "[services] call", &queues, |policy| {
         policy.services.iter().find(allows)
     });
     let (rule, policy) = match granted {
@@ -164,9 +164,9 @@ pub(super) fn judge(
             return (None, need);
         }
     };
-    let mut rules = layers
+    let mut rules = ceilings
         .iter()
-        .filter_map(|layer| layer.policy.services.iter().find(allows));
+        .filter_map(|ceiling| ceiling.policy.services.iter().find(allows));
     let grant = ServiceGrant {
         service: service.id.clone(),
         request: service.requests.clone(),

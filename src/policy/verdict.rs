@@ -4,8 +4,8 @@ use super::area::Area;
 use crate::quantity::Limit;
 use serde::{Deserialize, Serialize};
 
-/// The walls, by the names they have in `sandbox`'s table.
-pub mod wall {
+/// The layers, by the names they have in `sandbox`'s table.
+pub mod layer {
     pub const CGROUP: &str = "cgroup";
     pub const VIEW: &str = "view";
     pub const SCRATCH: &str = "scratch";
@@ -56,7 +56,8 @@ pub enum Narrower {
     /// `host.policy.toml`
     Host,
     /// A built-in rule, which no policy can lift.
-    House,
+    #[serde(rename = "built-in")]
+    BuiltIn,
     Machine,
 }
 
@@ -66,7 +67,7 @@ impl Narrower {
             Narrower::Manifest | Narrower::Owner => "manifest",
             Narrower::Policy => "policy",
             Narrower::Host => "host",
-            Narrower::House => "house",
+            Narrower::BuiltIn => "built-in",
             Narrower::Machine => "machine",
         }
     }
@@ -89,7 +90,7 @@ pub struct Verdict {
     pub place: String,
     pub reason: Option<String>,
     pub narrower: Option<Narrower>,
-    /// Walls; empty for what is checked before a call starts.
+    /// Layers; empty for what is checked before a call starts.
     pub enforced_by: Vec<String>,
     /// The requested files. `None`: another kind of request, or one that needs no rule.
     #[serde(skip)]
@@ -101,11 +102,11 @@ impl Verdict {
         what: RequestKind,
         asked: impl Into<String>,
         effective: impl Into<String>,
-        walls: &[&str],
+        layers: &[&str],
     ) -> Verdict {
         let asked = asked.into();
         let effective = Some(effective.into());
-        let enforced_by = walls.iter().map(|wall| wall.to_string()).collect();
+        let enforced_by = layers.iter().map(|layer| layer.to_string()).collect();
         let (rule, why, place, reason, narrower, area) = Default::default();
         Verdict {
             what,
@@ -127,7 +128,7 @@ impl Verdict {
         asked: impl Into<String>,
         narrower: Narrower,
         reason: impl Into<String>,
-        walls: &[&str],
+        layers: &[&str],
     ) -> Verdict {
         let reason = Some(reason.into());
         let narrower = Some(narrower);
@@ -136,7 +137,7 @@ impl Verdict {
             allowed: false,
             reason,
             narrower,
-            ..Verdict::met(what, asked, "", walls)
+            ..Verdict::met(what, asked, "", layers)
         }
     }
 
@@ -164,7 +165,7 @@ impl Verdict {
 
     /// Refused by a built-in rule, which no policy can lift.
     pub fn never(&self) -> bool {
-        self.refuses() && self.narrower == Some(Narrower::House)
+        self.refuses() && self.narrower == Some(Narrower::BuiltIn)
     }
 
     /// The verdict for a request of which only a part is granted.
@@ -214,7 +215,7 @@ pub struct LimitVerdict {
 
 impl LimitVerdict {
     /// `from` where no file sets the limit. Programs read this text.
-    pub const BUILT_IN: &str = "house default";
+    pub const BUILT_IN: &str = "built-in default";
 
     /// Who set the ceiling, in words for people.
     pub fn set_by(&self) -> &str {

@@ -170,7 +170,7 @@ impl Roots {
     }
 }
 
-/// The walls show the system folders always, read-only.
+/// The layers show the system folders always, read-only.
 pub(super) fn always_in_view(path: &Path) -> bool {
     SYSTEM_FOLDERS.iter().any(|folder| path.starts_with(folder))
 }

@@ -236,7 +236,7 @@ pub fn shim_source(language: Language) -> Option<&'static str> {
     }
 }
 
-/// Where the shim is shown inside the walls.
+/// Where the shim is shown inside the layers.
 pub fn shim_path(language: Language) -> Option<&'static str> {
     match language {
         Language::Python => Some("/.toolhost/entry.py"),

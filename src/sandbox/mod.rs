@@ -1,8 +1,8 @@
-//! All walls (enforcement mechanisms), and the order in which they are raised. An auditor reads
+//! All layers (enforcement mechanisms), and the order in which they are raised. An auditor reads
 //! this file first.
 //!
-//! A `protocol::Setup` becomes a tool behind all walls, or the name of the wall that could not be
-//! raised; then nothing runs. No switch skips a wall, not even for tests.
+//! A `protocol::Setup` becomes a tool behind all layers, or the name of the layer that could not be
+//! raised; then nothing runs. No switch skips a layer, not even for tests.
 //!
 //! Host → launcher (serves one shape, inside the prebuilt read-only view) → init (pid 1 of fresh
 //! namespaces) → tool.
@@ -10,15 +10,15 @@
 mod account;
 mod child;
 mod host;
+#[cfg(test)]
+mod layer_tests;
+mod layers;
 mod plan;
 pub mod probe;
 pub mod protocol;
 mod recorder;
 mod spawn;
 mod sys;
-#[cfg(test)]
-mod wall_tests;
-mod walls;
 
 pub use account::written;
 use account::{held, processes, sampler, walk};
@@ -27,88 +27,88 @@ use child::{idmap, init};
 pub use host::grants;
 use host::inspect;
 pub use host::inspect::Totals;
-pub use protocol::{Problem, ProblemKind, WallState};
+pub use layers::view::is_system;
+pub use layers::{cgroup, environment, identity, limits};
+use layers::{
+    descriptors, landlock, namespaces, network, privileges, scratch, seccomp, session, view,
+};
+pub use protocol::{LayerState, Problem, ProblemKind};
 pub use recorder::{MAX_EVENT_BYTES as MAX_RECORDED_BYTES, UNRESOLVED, WRITABLE};
 pub use sys::{
     ACCESS_LIST, copy_access_list, fstat, ignore_sigxfsz, landlock_abi, lstat, output_was_closed,
     pidfd_open, reset_sigchld, untaken_bytes,
-};
-pub use walls::view::is_system;
-pub use walls::{cgroup, environment, identity, limits};
-use walls::{
-    descriptors, landlock, namespaces, network, privileges, scratch, seccomp, session, view,
 };
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 /// One enforcement mechanism.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wall {
+pub struct Layer {
     pub name: &'static str,
     pub stops: &'static str,
-    /// What the wall needs of the kernel.
+    /// What the layer needs of the kernel.
     pub needs: &'static str,
 }
 
-/// All walls; `raise` has their exact order. Every one is required; sampling may replace `cgroup`
+/// All layers; `raise` has their exact order. Every one is required; sampling may replace `cgroup`
 /// (state `sampled`).
-pub const WALLS: [Wall; 13] = [
-    wall(
+pub const LAYERS: [Layer; 13] = [
+    layer(
         "network",
         "packets, datagrams and DNS, in and out, except to the relay at granted ports",
         "network namespaces; for named hosts policy routing (Linux 4.17)",
     ),
-    wall(
+    layer(
         "view",
         "seeing or changing any file that was not granted",
         "mount namespaces, Linux 5.13",
     ),
-    wall(
+    layer(
         "scratch",
         "temporary files that outlive a call or fill the disk",
         "tmpfs",
     ),
-    wall(
+    layer(
         "cgroup",
         "more memory, CPU or processes than allowed, as a whole",
         "a writable cgroup; else sampled",
     ),
-    wall(
+    layer(
         "namespaces",
         "seeing or signalling other processes, IPC, mounts, host name",
         "user namespaces (or real root)",
     ),
-    wall(
+    layer(
         "identity",
         "acting as root or as another call",
         "user namespaces (or real root)",
     ),
-    wall("session", "reading or typing into a terminal", "nothing"),
-    wall("descriptors", "using files the host had open", "Linux 5.11"),
-    wall("environment", "reading the host's variables", "nothing"),
-    wall(
+    layer("session", "reading or typing into a terminal", "nothing"),
+    layer("descriptors", "using files the host had open", "Linux 5.11"),
+    layer("environment", "reading the host's variables", "nothing"),
+    layer(
         "limits",
         "too many or too large files, core dumps",
         "nothing",
     ),
-    wall("privileges", "capabilities, set-id programs", "nothing"),
-    wall(
+    layer("privileges", "capabilities, set-id programs", "nothing"),
+    layer(
         "landlock",
         "writing, making or running files beyond the grants (a second check)",
         "Landlock, Linux 5.13",
     ),
-    wall(
+    layer(
         "seccomp",
         "system calls no tool needs",
         "seccomp filters, x86_64; for recorded calls Linux 5.19",
     ),
 ];
 
-const fn wall(name: &'static str, stops: &'static str, needs: &'static str) -> Wall {
-    Wall { name, stops, needs }
+const fn layer(name: &'static str, stops: &'static str, needs: &'static str) -> Layer {
+    Layer { name, stops, needs }
 }
 
-/// What `raise` needs for the walls of one call.
+/// What `raise` needs for the layers of one call.
 struct Raising<'a> {
     setup: &'a protocol::Setup,
     counters: Option<&'a cgroup::Counters>,
@@ -127,7 +127,7 @@ struct Raising<'a> {
     environment: &'a [String],
 }
 
-/// Raises the walls of one call, in order. The launcher has raised network, view and scratch
+/// Raises the layers of one call, in order. The launcher has raised network, view and scratch
 /// already, and the call starts inside them. Any step that fails refuses the call.
 fn raise(r: &Raising) -> plan::Plan {
     let (setup, mut plan) = (r.setup, plan::Plan::default());
@@ -158,19 +158,19 @@ fn raise(r: &Raising) -> plan::Plan {
     privileges::drop_all(&mut plan, r.last_capability); // after the last step that needs one
     init::hide(&mut plan); // before the filter, which ignores PR_SET_DUMPABLE
     seccomp::raise(&mut plan, r.filter, r.recorder); // last: nothing after it needs a refused call
-    init::raise(&mut plan, r.init, r.status); // the tool is a child of pid 1, behind the same walls
+    init::raise(&mut plan, r.init, r.status); // the tool is a child of pid 1, behind the same layers
     let program = match &setup.program {
         protocol::Executable::Path(path) => plan::Program::Path(view::text(path)),
         protocol::Executable::Ourselves => plan::Program::Descriptor(r.executable.as_raw_fd()),
     };
-    // the environment wall: these variables and no others
+    // the environment layer: these variables and no others
     plan.execute(program, &setup.arguments, r.environment);
     plan
 }
 
-/// The state of each wall on this machine once a launcher is ready.
-fn wall_states(landlock_abi: i32, counted: bool, ports: Option<&[u16]>) -> Vec<WallState> {
-    let state = |wall: &Wall| match wall.name {
+/// The state of each layer on this machine once a launcher is ready.
+fn layer_states(landlock_abi: i32, counted: bool, ports: Option<&[u16]>) -> Vec<LayerState> {
+    let state = |layer: &Layer| match layer.name {
         "cgroup" if counted => ("cgroup", "counted by a control group".to_owned()),
         "cgroup" => (
             "sampled",
@@ -180,7 +180,7 @@ fn wall_states(landlock_abi: i32, counted: bool, ports: Option<&[u16]>) -> Vec<W
             ),
         ),
         "network" if ports.is_some() => (
-            "stood",
+            "active",
             format!(
                 "only the name server and the relay can be reached, at ports {:?}",
                 ports.unwrap_or_default()
@@ -193,16 +193,16 @@ fn wall_states(landlock_abi: i32, counted: bool, ports: Option<&[u16]>) -> Vec<W
             } else {
                 format!("; not covered: {}", lacks.join(", "))
             };
-            ("stood", format!("ABI {landlock_abi}{rest}"))
+            ("active", format!("ABI {landlock_abi}{rest}"))
         }
-        _ => ("stood", wall.stops.to_owned()),
+        _ => ("active", layer.stops.to_owned()),
     };
-    WALLS
+    LAYERS
         .iter()
-        .map(|wall| {
-            let (state, why) = state(wall);
-            WallState {
-                name: wall.name.to_owned(),
+        .map(|layer| {
+            let (state, why) = state(layer);
+            LayerState {
+                name: layer.name.to_owned(),
                 state: state.to_owned(),
                 why,
             }

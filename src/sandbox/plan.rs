@@ -1,10 +1,10 @@
 //! Plan: what the child does between clone(2) and execve(2), as plain data.
 //!
-//! Each wall adds its steps; `spawn` performs them in order and stops at the first that fails,
-//! so a wall that cannot be raised refuses the call. Data only, so it can be read and tested.
+//! Each layer adds its steps; `spawn` performs them in order and stops at the first that fails,
+//! so a layer that cannot be raised refuses the call. Data only, so it can be read and tested.
 //!
 //! Pid 1 of the call performs `steps`. `Step::Start` makes its child, which performs `tool` and
-//! inherits the walls that were raised before, and waits; then pid 1 goes on and becomes the init,
+//! inherits the layers that were raised before, and waits; then pid 1 goes on and becomes the init,
 //! which lets it go on.
 
 use crate::base::mask::Hidden;
@@ -80,7 +80,7 @@ pub enum Step {
     Become(RawFd),
 }
 
-/// All steps, each under the name of the wall it belongs to.
+/// All steps, each under the name of the layer it belongs to.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     pub namespaces: libc::c_int,
@@ -92,12 +92,12 @@ pub struct Plan {
 }
 
 impl Plan {
-    pub fn add(&mut self, wall: &'static str, step: Step) {
-        self.steps.push((wall, step));
+    pub fn add(&mut self, layer: &'static str, step: Step) {
+        self.steps.push((layer, step));
     }
 
-    pub fn add_tool(&mut self, wall: &'static str, step: Step) {
-        self.tool.push((wall, step));
+    pub fn add_tool(&mut self, layer: &'static str, step: Step) {
+        self.tool.push((layer, step));
     }
 
     /// The tool's last step: execute, with these arguments and this environment and no other.

@@ -1,7 +1,7 @@
 //! Probe: our own program, run inside a tool's confinement to find out what it can and cannot do
 //! there.
 //!
-//! `main.rs` enters `main` behind all walls, like any tool. The probe reads one JSON document on
+//! `main.rs` enters `main` behind all layers, like any tool. The probe reads one JSON document on
 //! stdin, tries its paths and everything in `fixed`, and prints one JSON document. It changes
 //! nothing that stays.
 

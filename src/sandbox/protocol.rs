@@ -2,7 +2,7 @@
 //! it (SCM_RIGHTS).
 //!
 //! Both ends are the same binary, so messages have no version. The tool never holds this socket:
-//! the `descriptors` wall closes it when the tool is executed.
+//! the `descriptors` layer closes it when the tool is executed.
 
 use super::inspect::Totals;
 use super::sys;
@@ -248,7 +248,7 @@ pub struct Exited {
 pub enum FromLauncher {
     /// Beside it, where `Setup::ports` is set: the stub's sockets for UDP and TCP, and a listening
     /// socket for each port.
-    Ready { walls: Vec<WallState> },
+    Ready { layers: Vec<LayerState> },
     /// The launcher ends without a result. The tool was started only if the kind of the problem is
     /// `Ran`.
     Refused(Problem),
@@ -261,7 +261,7 @@ pub enum FromLauncher {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Problem {
     pub kind: ProblemKind,
-    pub wall: Cow<'static, str>,
+    pub layer: Cow<'static, str>,
     pub what: String,
     pub errno: i32,
 }
@@ -269,7 +269,7 @@ pub struct Problem {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ProblemKind {
     /// A layer could not be set up.
-    Wall,
+    Layer,
     /// The source or the staged files of the call do not fit its scratch.
     Scratch,
     /// A granted path changed after it was checked.
@@ -281,37 +281,37 @@ pub enum ProblemKind {
 impl Problem {
     pub fn new(
         kind: ProblemKind,
-        wall: &'static str,
+        layer: &'static str,
         what: impl ToString,
         errno: Errno,
     ) -> Problem {
         Problem {
             kind,
-            wall: wall.into(),
+            layer: layer.into(),
             what: what.to_string(),
             errno: errno as i32,
         }
     }
 
     /// For `map_err`: what was tried, and the layer it belongs to.
-    pub fn from_wall<E: Into<io::Error>>(
-        wall: &'static str,
+    pub fn from_layer<E: Into<io::Error>>(
+        layer: &'static str,
         what: impl ToString,
     ) -> impl FnOnce(E) -> Problem {
-        move |error| Problem::new(ProblemKind::Wall, wall, what, sys::errno(&error.into()))
+        move |error| Problem::new(ProblemKind::Layer, layer, what, sys::errno(&error.into()))
     }
 
     /// For `map_err` of opening a granted path, which may be gone or replaced by now.
-    pub fn of_path(wall: &'static str, what: impl ToString) -> impl FnOnce(Errno) -> Problem {
+    pub fn of_path(layer: &'static str, what: impl ToString) -> impl FnOnce(Errno) -> Problem {
         move |errno| {
             let moved = matches!(errno, Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP);
             Problem::new(
                 if moved {
                     ProblemKind::Changed
                 } else {
-                    ProblemKind::Wall
+                    ProblemKind::Layer
                 },
-                wall,
+                layer,
                 what,
                 errno,
             )
@@ -322,7 +322,7 @@ impl Problem {
     pub(super) fn while_it_ran(self) -> Problem {
         Problem {
             kind: ProblemKind::Ran,
-            what: format!("{}: {}", self.wall, self.what),
+            what: format!("{}: {}", self.layer, self.what),
             ..self
         }
     }
@@ -334,9 +334,9 @@ impl Problem {
 
 /// The state of one layer during a call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WallState {
+pub struct LayerState {
     pub name: String,
-    /// `stood`, or for `cgroup` how it counts: `cgroup` or `sampled`.
+    /// `active`, or for `cgroup` how it counts: `cgroup` or `sampled`.
     pub state: String,
     pub why: String,
 }

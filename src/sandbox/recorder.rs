@@ -66,7 +66,7 @@ pub struct RecorderOutput {
 }
 
 fn failed<E: Into<std::io::Error>>() -> impl FnOnce(E) -> Problem {
-    Problem::from_wall("seccomp", "the recorder of refusals (Linux 5.19)")
+    Problem::from_layer("seccomp", "the recorder of refusals (Linux 5.19)")
 }
 
 impl Recorder {

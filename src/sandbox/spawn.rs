@@ -56,7 +56,7 @@ pub fn spawn(plan: &Plan) -> Result<(i32, OwnedFd), Problem> {
     let (_own, own_top) = stack();
     let (_tool, tool_top) = stack();
     let (reading, writing) = nix::unistd::pipe2(OFlag::O_CLOEXEC)
-        .map_err(Problem::from_wall("namespaces", "pipe2(2)"))?;
+        .map_err(Problem::from_layer("namespaces", "pipe2(2)"))?;
     let child = Child {
         plan,
         argv: pointers(&plan.arguments),
@@ -80,7 +80,7 @@ pub fn spawn(plan: &Plan) -> Result<(i32, OwnedFd), Problem> {
             &raw mut pidfd,
         )
     };
-    let pid = check(pid.into()).map_err(Problem::from_wall("namespaces", "clone(2)"))? as i32;
+    let pid = check(pid.into()).map_err(Problem::from_layer("namespaces", "clone(2)"))? as i32;
     let pidfd = adopt(pidfd);
     drop(reading);
     // A pipe that nobody reads is ready, with POLLERR (poll(2)).
@@ -89,9 +89,9 @@ pub fn spawn(plan: &Plan) -> Result<(i32, OwnedFd), Problem> {
         PollTimeout::NONE,
     ) != Ok(1)
     {}
-    if let Some(((wall, step), errno)) = child.failed.get() {
+    if let Some(((layer, step), errno)) = child.failed.get() {
         let _ = wait4(pid, true);
-        return Err(Problem::from_wall(wall, step.name())(errno));
+        return Err(Problem::from_layer(layer, step.name())(errno));
     }
     Ok((pid, pidfd))
 }

@@ -396,7 +396,7 @@ pub fn receive_notification(listener: BorrowedFd) -> Result<SeccompNotification,
 }
 
 /// Answers a notification: the call fails with this error, or (`None`) goes on to the kernel and
-/// the other walls.
+/// the other layers.
 pub fn respond(listener: BorrowedFd, id: u64, errno: Option<i32>) -> Result<(), Errno> {
     let flags = if errno.is_none() {
         libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32

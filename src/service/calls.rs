@@ -1,7 +1,7 @@
 //! Calls that wait or run, and those that ended lately: each is visible to whom it counts as, to
 //! its principal and to operators.
 
-use super::approval::OpenQuestion;
+use super::confirmation::OpenQuestion;
 use super::request::{CallRequest, Question};
 use super::{Caller, Service, output};
 use crate::base::lock;

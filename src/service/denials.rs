@@ -143,7 +143,7 @@ fn narrower(event: &TrafficEvent, refusal: &RefusalReason, decision: &policy::De
             None => Narrower::Manifest,
         },
         RefusalReason::Address { .. } | RefusalReason::Secret { .. } => Narrower::Policy,
-        _ => Narrower::House,
+        _ => Narrower::BuiltIn,
     };
     narrower.name().to_owned()
 }
@@ -241,7 +241,7 @@ fn denial_of(attempt: &Attempt, about: &DenialContext) -> Denial {
         Operation::Call => {
             let target = attempt.target.clone();
             let rule = format!("seccomp: {}", attempt.rule);
-            let narrower = Narrower::House.name().to_owned();
+            let narrower = Narrower::BuiltIn.name().to_owned();
             return Denial {
                 operation: "call".to_owned(),
                 target,
@@ -266,7 +266,7 @@ fn denial_of(attempt: &Attempt, about: &DenialContext) -> Denial {
         operation: verb(attempt.operation).to_owned(),
         target: attempt.target.clone(),
         rule: attempt.rule.clone(),
-        narrower: if never { Narrower::House } else { narrower }
+        narrower: if never { Narrower::BuiltIn } else { narrower }
             .name()
             .to_owned(),
         ask: (!never)

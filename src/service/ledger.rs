@@ -260,11 +260,11 @@ impl KnownPlaces {
 fn planted(who: &str) -> Fault {
     let message =
         "The script may not be run: it lies where a tool may write, and a tool cannot make tools.";
-    let mend = format!(
+    let fix = format!(
         "it lies where {}: if you know who made it, move it elsewhere",
         printable(who)
     );
-    Fault::new(Kind::SecurityError, message).person(mend)
+    Fault::new(Kind::SecurityError, message).person(fix)
 }
 
 fn open(path: &Path, flags: OFlag) -> io::Result<File> {

@@ -102,7 +102,7 @@ impl Service {
         text.gauge(
             "toolhost_approvals_waiting",
             "Calls that wait for a person.",
-            self.approvals().len(),
+            self.confirmations().len(),
         );
         let states = self.breakers.states(None);
         text.head(

@@ -1,7 +1,6 @@
 //! The service: every call, from any transport, enters by `Service::call` and takes one pipeline.
 //! Events go to a `Sink` while the tool runs; a `Report` always comes last.
 
-mod approval;
 pub mod arguments;
 pub mod audit;
 pub mod background;
@@ -9,6 +8,7 @@ mod breaker;
 mod call_ended;
 mod callers;
 mod calls;
+mod confirmation;
 mod decision_cache;
 mod denials;
 pub mod ledger;
@@ -32,10 +32,10 @@ mod target;
 mod tools;
 mod traces;
 
-pub use approval::changed as changed_meanwhile;
 pub use arguments::Arguments;
 pub use breaker::BreakerState;
 pub use calls::{CallState, Phase};
+pub use confirmation::changed as changed_meanwhile;
 pub use decision_cache::Rules;
 pub use denials::LIMIT;
 pub use quota::{Limiter, MAX_QUEUED, MAX_RUNNING, Slot};
@@ -92,7 +92,7 @@ pub struct Components {
 pub struct Settings {
     pub max_running: usize,
     pub max_queued: usize,
-    pub approval_timeout: Duration,
+    pub confirmation_timeout: Duration,
 }
 
 impl Default for Settings {
@@ -100,7 +100,7 @@ impl Default for Settings {
         Settings {
             max_running: MAX_RUNNING,
             max_queued: MAX_QUEUED,
-            approval_timeout: approval::APPROVAL_TIMEOUT,
+            confirmation_timeout: confirmation::CONFIRMATION_TIMEOUT,
         }
     }
 }
@@ -111,7 +111,7 @@ pub struct Service {
     limiter: Arc<quota::Limiter>,
     breakers: Arc<breaker::Breakers>,
     calls: Arc<calls::Calls>,
-    questions: approval::OpenQuestions,
+    questions: confirmation::OpenQuestions,
     metrics: Arc<metrics::Metrics>,
     traces: Arc<traces::Traces>,
     packages: Arc<packages::Packages>,
@@ -146,7 +146,7 @@ impl Service {
             ),
             breakers: Arc::default(),
             calls: Arc::default(),
-            questions: approval::OpenQuestions::default(),
+            questions: confirmation::OpenQuestions::default(),
             limiter: Arc::new(quota::Limiter::new(
                 components.settings.max_running,
                 components.settings.max_queued,

@@ -5,10 +5,10 @@
 //! not, the call starts over or, where a person approved the previous one, is refused. All else is
 //! in the record, which the stages fill. Nothing runs that could not be recorded first.
 
-use super::approval::changed;
 use super::arguments::{self, Arguments};
 use super::call_ended::Stage;
 use super::callers::Rights;
+use super::confirmation::changed;
 use super::decision_cache::DecisionCache;
 use super::output;
 use super::reading::{AnswerRules, ReadAnswer};
@@ -229,7 +229,7 @@ impl Service {
         if !target.decided.decision.confirm.is_empty() && !pending.is_approved {
             record.enters(Stage::Confirm);
             let approver = std::mem::take(&mut pending.request.approver);
-            self.await_approval(target, approver, stream, record)
+            self.await_confirmation(target, approver, stream, record)
                 .await?;
             pending.is_approved = true;
             return Ok(true);

@@ -165,7 +165,7 @@ impl CallRecord {
             traffic: Arc::default(),
             report: Report {
                 verbose,
-                walls: Some(executor::Walls::default()),
+                layers: Some(executor::Layers::default()),
                 ..Report::default()
             },
         }
@@ -441,7 +441,7 @@ impl CallRecord {
         let printed = mask.lines(&outcome.printed);
         self.report.streamed = outcome.parts;
         self.report.usage = outcome.usage.clone();
-        self.report.walls = Some(std::mem::take(&mut outcome.walls));
+        self.report.layers = Some(std::mem::take(&mut outcome.layers));
         self.report.denials = std::mem::take(&mut outcome.denials);
         if let Some(mut verbose) = self.report.verbose.take() {
             verbose.stdout = match &outcome.ending {

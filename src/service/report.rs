@@ -32,7 +32,7 @@ pub struct Report {
     pub usage: executor::Usage,
     /// `None`: not shown to this reader.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub walls: Option<executor::Walls>,
+    pub layers: Option<executor::Layers>,
     pub denials: executor::Denials,
     pub artifacts: Vec<executor::Artifact>,
     /// What a call that may reach hosts did with its network.
@@ -108,20 +108,20 @@ impl Report {
             id,
             tool: printable(tool),
             error: Some(fault),
-            walls: Some(executor::Walls::default()),
+            layers: Some(executor::Layers::default()),
             ..Report::default()
         }
     }
 
     /// The report for a caller over a network. Only an operator gets what names paths of this host:
-    /// the walls, the network, the texts for the person, the lines that would request more.
+    /// the layers, the network, the texts for the person, the lines that would request more.
     pub fn for_reader(mut self, operator: bool, label: Option<&str>) -> Report {
         (self.user, self.verbose) = (label.map(str::to_owned), None);
         if operator {
             self.error = self.error.map(fault::Fault::for_operator);
             return self;
         }
-        (self.walls, self.network) = (None, None);
+        (self.layers, self.network) = (None, None);
         let names = self
             .artifacts
             .iter_mut()

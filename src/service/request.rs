@@ -142,7 +142,7 @@ pub fn new_id() -> String {
 pub enum Approver {
     #[default]
     Nobody,
-    /// Operators, who see `Service::approvals`. `but`: the caller, who may not answer; `None`: all
+    /// Operators, who see `Service::confirmations`. `but`: the caller, who may not answer; `None`: all
     /// are one user.
     Operators { not_own: bool },
     /// A person whom the transport itself can ask.

@@ -436,13 +436,13 @@ impl Service {
             && let Some((path, right)) = private()
         {
             let shown = printable(&path.to_string_lossy());
-            let mend = format!(
+            let fix = format!(
                 "{shown} is closed to others: `chmod {right} '{shown}'`, or name the script in a \
                 manifest"
             );
             let message = "The script may not be run: this host runs as root, and only the file's \
                 owner may read it.";
-            return Err(Fault::new(Kind::SecurityError, message).person(mend));
+            return Err(Fault::new(Kind::SecurityError, message).person(fix));
         }
         Ok((site, owners))
     }

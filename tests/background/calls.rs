@@ -105,7 +105,7 @@ fn a_receipt_comes_at_once_and_the_result_later_for_the_caller_alone() {
         [&waited["phase"], &waited["outcome"], &result["outputData"]],
         ["ended", "success", "through"]
     );
-    assert_eq!((&result["id"], result.get("walls")), (&told["id"], None));
+    assert_eq!((&result["id"], result.get("layers")), (&told["id"], None));
     assert_eq!(
         ids(alice).iter().filter(|id| **id == told["id"]).count(),
         1,

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 
-# A tool that gives its argument back, in WebAssembly: the cheapest that runs behind walls.
+# A tool that gives its argument back, in WebAssembly: the cheapest that runs behind layers.
 ECHO_WASM = """(component
   (core module $m
     (memory (export "memory") 2)

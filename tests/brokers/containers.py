@@ -91,7 +91,7 @@ def shared(client, names):
         assert code == 0, said
         answered = json.loads(said)["brokers"][0]["answered"]
         assert answered > 0, said
-        print(f"ok   {name} has answered {answered} calls, with every wall", flush=True)
+        print(f"ok   {name} has answered {answered} calls, with every layer", flush=True)
 
 
 def stopped(name):

@@ -286,7 +286,7 @@ impl Ask for Yes {
 fn settings() -> Settings {
     Settings {
         max_running: 1,
-        approval_timeout: Duration::from_millis(400),
+        confirmation_timeout: Duration::from_millis(400),
         ..Settings::default()
     }
 }
@@ -310,7 +310,10 @@ async fn a_question_ends_unanswered_and_holds_up_nobody() {
         tokio::spawn(async move { service.call(asked, Sink::none()).await })
     };
     let waiting = call();
-    until("somebody is asked", || world.service.approvals().len() == 1).await;
+    until("somebody is asked", || {
+        world.service.confirmations().len() == 1
+    })
+    .await;
     // One call runs at once here, and one that waits for a person is none.
     assert!(world.call("fake:user", json!({"n": 1})).await.success);
     assert_eq!(world.runs(), 1);
@@ -320,7 +323,7 @@ async fn a_question_ends_unanswered_and_holds_up_nobody() {
             && fault.retryable
             && fault.message.contains("did not answer")
     );
-    assert!(world.service.approvals().is_empty());
+    assert!(world.service.confirmations().is_empty());
     let told = world.records().pop().unwrap();
     assert_eq!(
         (&told["decision"], &told["outcome"]),
@@ -329,7 +332,10 @@ async fn a_question_ends_unanswered_and_holds_up_nobody() {
 
     // Only so many wait, and of one caller fewer.
     let many = [0; 40].map(|_| call());
-    until("as many as may", || world.service.approvals().len() == 32).await;
+    until("as many as may", || {
+        world.service.confirmations().len() == 32
+    })
+    .await;
     assert!(
         world
             .service

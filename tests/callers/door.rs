@@ -187,7 +187,7 @@ fn a_value_that_a_caller_may_not_bring_is_refused_by_its_name_alone() {
         assert!(told.stderr.contains(why), "{}", told.stderr);
     }
     playground.expect("a:one", "{\"n\": 4}", "ok");
-    // The script's own tools answer too, by whatever road it is called.
+    // The script's own tools answer too, whatever calls it.
     for (n, kind) in [(2, "none"), (4, "AuthorizationError")] {
         let input = json!({"scriptPath": "alice/one/main.py", "inputData": {"n": n}});
         assert_eq!(as_alice(&playground, BY_PATH, &input).kind(), kind);

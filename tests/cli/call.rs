@@ -28,7 +28,7 @@ fn outcome(host: &Host, tool: &str, more: &[&str], (kind, code): (&str, i32), wo
         "version",
         "logs",
         "usage",
-        "walls",
+        "layers",
         "denials",
         "artifacts",
         "digests",

@@ -63,7 +63,7 @@ macro_rules! forbidden {
         concat!(
             $what,
             ": wasm: in a granted folder: a link or `..` leads out of it, the file's own rights \
-             forbid it, or it would make a link; house"
+             forbid it, or it would make a link; built-in"
         )
     };
 }
@@ -282,7 +282,7 @@ pub const FILES: &[Case] = &[
         manifest: WRITE_OUT,
         probe: r#"{"do":"write","path":"{file}"}"#,
         held: Denied("EROFS", "EPERM"),
-        denials: ("", "write main.wat: wasm: read-only; house"),
+        denials: ("", "write main.wat: wasm: read-only; built-in"),
         control: Control::None("no policy can grant it"),
         ..CASE
     },
@@ -297,7 +297,7 @@ pub const FILES: &[Case] = &[
     },
     Case {
         name: "a symbolic link made in a write grant",
-        wall: "landlock",
+        layer: "landlock",
         promises: "P3",
         manifest: WRITE_OUT,
         probe: r#"{"do":"symlink","path":"out/link","to":"kept.txt"}"#,
@@ -308,7 +308,7 @@ pub const FILES: &[Case] = &[
     },
     Case {
         name: "a hard link made in a write grant",
-        wall: "seccomp",
+        layer: "seccomp",
         promises: "P3",
         manifest: WRITE_OUT,
         probe: r#"{"do":"link","path":"out/kept.txt","to":"out/second.txt"}"#,
@@ -364,7 +364,7 @@ pub const FILES: &[Case] = &[
     // Scratch.
     Case {
         name: "scratch is there, and reaches nobody",
-        wall: "scratch",
+        layer: "scratch",
         promises: "P18",
         probe: r#"{"do":"write","path":"/tmp/toolhost-engines"}"#,
         control: Control::None("it is allowed"),

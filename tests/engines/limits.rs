@@ -11,30 +11,30 @@ const DEFAULTS: Control = Control::Granted {
     changes: &[],
 };
 const LIMIT: Case = Case {
-    wall: "cgroup",
+    layer: "cgroup",
     promises: "P16",
     control: DEFAULTS,
     ..CASE
 };
 const TIMED: Case = Case {
-    wall: "namespaces",
+    layer: "namespaces",
     promises: "P15",
     held: Ends("TimeoutError", "timed out", "timed out"),
     ..LIMIT
 };
 const OUTPUT: Case = Case {
-    wall: "limits",
+    layer: "limits",
     promises: "P16 P17",
     ..LIMIT
 };
 const VARIABLE: Case = Case {
-    wall: "environment",
+    layer: "environment",
     promises: "P12",
     ..LIMIT
 };
 /// No grant decides how a tool ends: the control is a tool that does nothing of the kind.
 const ENDING: Case = Case {
-    wall: "namespaces",
+    layer: "namespaces",
     promises: "P23",
     control: Control::Quiet,
     ..CASE
@@ -94,7 +94,7 @@ pub const LIMITS: &[Case] = &[
     },
     Case {
         name: "scratch over its limit",
-        wall: "scratch",
+        layer: "scratch",
         manifest: r#"{"limits":{"scratchBytes":1048576}}"#,
         probe: r#"{"do":"fill","path":"/tmp/fill","n":2097152}"#,
         held: over("scratchBytes (1048576 bytes)"),
@@ -102,7 +102,7 @@ pub const LIMITS: &[Case] = &[
     },
     Case {
         name: "a file over its limit",
-        wall: "limits",
+        layer: "limits",
         manifest: r#"{"limits":{"fileBytes":65536}}"#,
         probe: r#"{"do":"fill","path":"/tmp/fill","n":262144}"#,
         held: Denied("EFBIG", "EFBIG"),
@@ -110,7 +110,7 @@ pub const LIMITS: &[Case] = &[
     },
     Case {
         name: "what is added to a live folder, over its limit",
-        wall: "limits",
+        layer: "limits",
         manifest: r#"{"limits":{"writtenBytes":1048576},
             "securityContext":{"fileAccess":{"allowRead":["./**"],"allowWrite":["out/**"]}}}"#,
         probe: r#"{"do":"fill","path":"out/fill","n":2097152}"#,
@@ -126,7 +126,7 @@ pub const LIMITS: &[Case] = &[
     },
     Case {
         name: "open files over their limit",
-        wall: "limits",
+        layer: "limits",
         manifest: r#"{"limits":{"openFiles":32}}"#,
         probe: r#"{"do":"open","path":"/tmp","n":100}"#,
         // The WASI library has no such error number.
@@ -155,7 +155,7 @@ pub const LIMITS: &[Case] = &[
     },
     Case {
         name: "input over its limit",
-        wall: "limits",
+        layer: "limits",
         manifest: r#"{"limits":{"inputBytes":1024}}"#,
         probe: r#"{"do":"nothing"}"#,
         padding: 4096,
@@ -164,7 +164,7 @@ pub const LIMITS: &[Case] = &[
     },
     Case {
         name: "a log over its limit loses its middle",
-        wall: "limits",
+        layer: "limits",
         promises: "P17",
         manifest: r#"{"limits":{"logBytes":1024}}"#,
         probe: r#"{"do":"log","n":100000}"#,
@@ -189,7 +189,7 @@ pub const LIMITS: &[Case] = &[
         name: "HOME is scratch",
         probe: r#"{"do":"variable","path":"HOME"}"#,
         held: Says("/tmp"),
-        control: Control::None("it is the house's"),
+        control: Control::None("it is built in"),
         ..VARIABLE
     },
     Case {
@@ -198,7 +198,7 @@ pub const LIMITS: &[Case] = &[
         held: Says("/usr/bin:/bin"),
         // A module starts no program.
         wasi: Some(Denied("ENOENT", "ENOENT")),
-        control: Control::None("it is the house's"),
+        control: Control::None("it is built in"),
         ..VARIABLE
     },
     // Endings.

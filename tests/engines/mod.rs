@@ -2,7 +2,7 @@
 //!
 //! Each row is a manifest, a policy and a probe. A Python script (`probe.py`) and a WASI module
 //! (`probe.c`, kept as text in `probe.wat`; for sockets, which preview 1 lacks, a component) try
-//! the same thing behind the same walls; the outcome, the files outside and the record must be the
+//! the same thing behind the same layers; the outcome, the files outside and the record must be the
 //! same. The word for "no" is the mechanism's own: a kernel and a WASI library number their errors
 //! differently, so a row names both. Where an engine lacks the mechanism the row says in `wasi`
 //! what it does instead, and docs/SECURITY.md says so too. The control is the same probe where it
@@ -26,7 +26,7 @@ const ENGINES: &[(&str, &str)] = &[
 
 pub struct Case {
     pub name: &'static str,
-    pub wall: &'static str,
+    pub layer: &'static str,
     pub promises: &'static str,
     /// What the manifest says besides its names: JSON, with `{base}` and `{file}`, the script's own
     /// name.
@@ -89,7 +89,7 @@ enum Control {
     None(&'static str),
 }
 
-/// Walls that root of a user namespace could pass in another way than an ordinary user.
+/// Layers that root of a user namespace could pass in another way than an ordinary user.
 const OF_MAPPED_ROOT: [&str; 6] = [
     "namespaces",
     "view",
@@ -101,7 +101,7 @@ const OF_MAPPED_ROOT: [&str; 6] = [
 
 const CASE: Case = Case {
     name: "",
-    wall: "view",
+    layer: "view",
     promises: "",
     manifest: "{}",
     policy: "",
@@ -480,7 +480,7 @@ fn both_engines(who: Who, below: &str) {
         );
     }
     let cases: Vec<_> = in_folders()
-        .filter(|case| who != Who::MappedRoot || OF_MAPPED_ROOT.contains(&case.wall))
+        .filter(|case| who != Who::MappedRoot || OF_MAPPED_ROOT.contains(&case.layer))
         .collect();
     let wrong: Vec<String> = (0..ENGINES.len())
         .flat_map(|engine| one_playground(who, below, engine, &cases))
@@ -525,8 +525,8 @@ fn one_playground(who: Who, below: &str, engine: usize, cases: &[&'static Case])
         .map(|why| format!("control of {}: {why}", ENGINES[engine].0))
         .into_iter()
         .collect();
-    let mut walls = seen.outcome["walls"].as_array().into_iter().flatten();
-    let counted = walls.any(|wall| wall["name"] == "cgroup" && wall["state"] == "cgroup");
+    let mut layers = seen.outcome["layers"].as_array().into_iter().flatten();
+    let counted = layers.any(|layer| layer["name"] == "cgroup" && layer["state"] == "cgroup");
     let unloaded = rows
         .iter()
         .filter(|row| matches!(row.case.held, Verdict::Unloaded(_)));

@@ -47,7 +47,7 @@ const fn both(denial: &'static str) -> (&'static str, &'static str) {
 
 const NOT_GRANTED: &str = "On the network: resolve other.example.com: not granted.";
 const HELD: Case = Case {
-    wall: "network",
+    layer: "network",
     promises: "P6",
     manifest: API,
     policy: ALLOW_API,
@@ -139,7 +139,7 @@ pub const NETWORK: &[Case] = &[
         held: Denied("ENETUNREACH", "access-denied"),
         denials: (
             "",
-            "connect by a UDP socket: no tool has UDP, but for names; house",
+            "connect by a UDP socket: no tool has UDP, but for names; built-in",
         ),
         control: Control::None("no policy can grant it; network::roads has the control"),
         ..HELD
@@ -149,7 +149,10 @@ pub const NETWORK: &[Case] = &[
         name: "a listener",
         probe: r#"{"do":"listen","n":8000}"#,
         held: Denied("EPERM", "access-denied"),
-        denials: ("", "listen 0.0.0.0:8000: no tool takes connections; house"),
+        denials: (
+            "",
+            "listen 0.0.0.0:8000: no tool takes connections; built-in",
+        ),
         control: Control::None("no policy can grant it; network::roads has the control"),
         ..HELD
     },

@@ -225,7 +225,7 @@ pub const REFUSALS: &[Case] = &[
         "run or obey `node_modules`",
     ),
     Case {
-        wall: "network",
+        layer: "network",
         ..too_much(
             "a named host",
             "P6 P7 P8",
@@ -252,7 +252,7 @@ pub const REFUSALS: &[Case] = &[
     // The one thing a module cannot do and a script can.
     Case {
         name: "processes of its own",
-        wall: "namespaces",
+        layer: "namespaces",
         promises: "P5 P16",
         manifest: needs!("subprocess"),
         probe: r#"{"do":"process"}"#,
@@ -265,7 +265,7 @@ pub const REFUSALS: &[Case] = &[
     },
     Case {
         name: "processes of its own, not asked for",
-        wall: "namespaces",
+        layer: "namespaces",
         promises: "P16",
         probe: r#"{"do":"process"}"#,
         held: Says("ok"),
@@ -275,7 +275,7 @@ pub const REFUSALS: &[Case] = &[
     },
     Case {
         name: "exact counting, where nothing counts exactly",
-        wall: "cgroup",
+        layer: "cgroup",
         promises: "P16 P29",
         policy: "require = [\"cgroup\"]\n[files]\nread = [{ path = \"./**\", why = \"t\" }]\n",
         held: Verdict::WhereCounted("ok", "CapabilityError", "exact accounting"),
@@ -300,7 +300,7 @@ pub const REFUSALS: &[Case] = &[
         "/securityContext/wasi",
     ),
     Case {
-        wall: "environment",
+        layer: "environment",
         ..unloaded(
             "a variable that steers an interpreter",
             "P5 P12",

@@ -13,7 +13,7 @@ use std::sync::LazyLock;
 #[serde(deny_unknown_fields)]
 pub struct Call {
     pub name: String,
-    pub wall: String,
+    pub layer: String,
     pub promises: String,
     #[serde(default)]
     more: Value,
@@ -136,7 +136,7 @@ fn calls_as_an_ordinary_user() {
     calls(Who::User, "/var/tmp");
 }
 
-/// Without walls the same scripts do what inside was refused.
+/// Without layers the same scripts do what inside was refused.
 #[test]
 fn calls_outside_reach_their_goal() {
     let playground = Playground::new(Who::User, "/var/tmp");

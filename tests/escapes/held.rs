@@ -220,7 +220,7 @@ fn waiters_on_a_granted_file_stay_where_they_are() {
                 let refused = format!("ok -{}", nix::libc::ENOSYS);
                 playground.expect("esc:mover", &json!({"path": words}).to_string(), &refused);
             } else {
-                // The control: without walls the waiting programs are moved, and a wake on their
+                // The control: without layers the waiting programs are moved, and a wake on their
                 // own word reaches none.
                 assert_eq!(finish(run("moves"), b"").out, 1, "{who:?}");
             }

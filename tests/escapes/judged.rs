@@ -1,7 +1,7 @@
 //! What only the outside can judge: identities, the host's own memory, records, what reaches a
 //! terminal, and what is left when the host dies.
 
-use super::{called_by, unwalled};
+use super::{called_by, unlayered};
 use crate::prelude::*;
 
 const SLEEPER: &str = "import os, sys, time, json, signal\n\
@@ -150,7 +150,7 @@ fn floods_do_not_make_the_host_grow() {
             "numbers" | "objects" | "levels" => assert_eq!(report["success"], true, "{does}"),
             _ => assert_eq!(report["outputData"], 1, "{report}"),
         }
-        // The log limit of the house is 64 KiB, the report adds escapes.
+        // The built-in log limit is 64 KiB, the report adds escapes.
         let logs = report["logs"].to_string().len();
         assert!(logs < 256 * 1024, "{does}: {logs} bytes of logs");
         let quiet = *quiet.get_or_insert(peak);
@@ -318,9 +318,9 @@ fn nothing_raw_reaches_a_terminal_a_log_line_or_a_record() {
     );
 }
 
-/// An ordinary user whose machine gives no user namespaces: no walls, no call.
+/// An ordinary user whose machine gives no user namespaces: no layers, no call.
 #[test]
-fn a_missing_wall_refuses_by_name() {
+fn a_missing_layer_refuses_by_name() {
     let playground = Playground::new(Who::User, "/var/tmp");
     let own = playground.tool("weak", "python", "print(1)\n", json!({}));
     playground.settle();
@@ -332,7 +332,7 @@ fn a_missing_wall_refuses_by_name() {
     let report = &ended.out;
     assert!(
         report["outputData"].is_null(),
-        "it ran without walls: {report}"
+        "it ran without layers: {report}"
     );
     assert_eq!(
         (ended.code, ended.kind()),
@@ -394,9 +394,9 @@ fn arguments_widen_nothing() {
     );
     assert_eq!(fits("ok \"absent\"", &ended), Ok(()));
     assert_eq!(
-        unwalled(&playground, "asker", &wide.to_string()).out,
+        unlayered(&playground, "asker", &wide.to_string()).out,
         "seen",
-        "the control: without walls it sees it"
+        "the control: without layers it sees it"
     );
 }
 

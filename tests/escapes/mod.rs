@@ -49,28 +49,28 @@ fn every_row() -> impl Iterator<Item = &'static Row> {
         .chain(&PROBES.granted_sockets)
 }
 
-/// The name, the wall and the promises of everything that is tried.
+/// The name, the layer and the promises of everything that is tried.
 fn everything() -> Vec<[&'static str; 3]> {
-    let rows = every_row().map(|row| [&*row.name, &row.wall, &row.promises]);
+    let rows = every_row().map(|row| [&*row.name, &row.layer, &row.promises]);
     let calls = calls::CALLS
         .iter()
-        .map(|call| [&*call.name, &call.wall, &call.promises]);
-    let cases = crate::engines::cases().map(|case| [case.name, case.wall, case.promises]);
+        .map(|call| [&*call.name, &call.layer, &call.promises]);
+    let cases = crate::engines::cases().map(|case| [case.name, case.layer, case.promises]);
     let tests = PROBES
         .tests
         .iter()
-        .map(|test| [&*test.name, &test.wall, &test.promises]);
+        .map(|test| [&*test.name, &test.layer, &test.promises]);
     rows.chain(calls).chain(cases).chain(tests).collect()
 }
 
 #[test]
-fn every_wall_and_every_promise_is_attacked_by_a_case_of_its_own_name() {
+fn every_layer_and_every_promise_is_attacked_by_a_case_of_its_own_name() {
     let all = everything();
-    let walls = toolhost::sandbox::WALLS.map(|wall| wall.name);
-    for wall in walls {
+    let layers = toolhost::sandbox::LAYERS.map(|layer| layer.name);
+    for layer in layers {
         assert!(
-            all.iter().any(|case| case[1] == wall),
-            "nothing attacks the wall {wall}"
+            all.iter().any(|case| case[1] == layer),
+            "nothing attacks the layer {layer}"
         );
     }
     // P7 and P8 speak of named hosts, which no tool of this version can have: asking makes it
@@ -84,8 +84,8 @@ fn every_wall_and_every_promise_is_attacked_by_a_case_of_its_own_name() {
     }
     let names: BTreeSet<_> = all.iter().map(|case| case[0]).collect();
     assert_eq!(names.len(), all.len(), "two cases of one name");
-    for [name, wall, _] in all {
-        assert!(walls.contains(&wall), "{name}: no such wall as {wall}");
+    for [name, layer, _] in all {
+        assert!(layers.contains(&layer), "{name}: no such layer as {layer}");
     }
 }
 
@@ -189,8 +189,8 @@ fn called_by(playground: &Playground, program: Command, tool: &str, input: &str)
     finish(command, b"")
 }
 
-/// The script of a tool as outside, without walls.
-fn unwalled(playground: &Playground, tool: &str, input: &str) -> Ended {
+/// The script of a tool as outside, without layers.
+fn unlayered(playground: &Playground, tool: &str, input: &str) -> Ended {
     let mut command = playground.outside(PYTHON);
     command
         .args(["-s", "-E", "-B"])
@@ -200,7 +200,7 @@ fn unwalled(playground: &Playground, tool: &str, input: &str) -> Ended {
 
 /// As mapped root only what such a host does otherwise is tried again.
 fn rows(who: Who, rows: &[Row]) -> Vec<Row> {
-    let again = |row: &&Row| who != Who::MappedRoot || AGAIN.contains(&row.wall.as_str());
+    let again = |row: &&Row| who != Who::MappedRoot || AGAIN.contains(&row.layer.as_str());
     rows.iter().filter(again).cloned().collect()
 }
 
@@ -234,7 +234,7 @@ fn probes(who: Who, below: &str, recorded: bool) {
     );
 }
 
-/// The same probes without walls must see and do what inside they could not.
+/// The same probes without layers must see and do what inside they could not.
 fn controls(who: Who) {
     if !who.possible() {
         return skipped(every_row().count(), "controls as root need root");
@@ -250,7 +250,7 @@ fn controls(who: Who) {
             missing(rows.len(), "node");
             continue;
         }
-        // Each gets a new playground: without walls the probes spoil it.
+        // Each gets a new playground: without layers the probes spoil it.
         let playground = world(who, "/var/tmp", false);
         let _beside = Beside(PathBuf::from(format!("{}-tmp", playground.base.display())));
         let writable = playground.path(&format!("user_scripts/{tool}/out"));
@@ -259,7 +259,7 @@ fn controls(who: Who) {
         // The judges see what the probes did.
         let knocks = rows
             .iter()
-            .any(|row| row.wall == "network" && row.succeeds());
+            .any(|row| row.layer == "network" && row.succeeds());
         if knocks && playground.listeners.heard() == 0 {
             wrong.push(format!("{tool}: the listeners hear nothing"));
         }
@@ -298,7 +298,7 @@ fn probes_as_an_ordinary_user() {
     probes(Who::User, "/tmp", false);
 }
 
-/// A recorder that answers refused calls, and lets the others go on to the walls, opens nothing.
+/// A recorder that answers refused calls, and lets the others go on to the layers, opens nothing.
 #[test]
 fn probes_of_recorded_calls_as_root() {
     probes(Who::Root, "/var/tmp", true);

@@ -1,7 +1,7 @@
 //! Where granted things are shown: at one place only, each with its own access, and no more than
 //! was granted.
 
-use super::unwalled;
+use super::unlayered;
 use crate::prelude::*;
 
 const LOOKER: &str = include_str!("looker.py");
@@ -87,7 +87,7 @@ fn what_is_granted_has_one_place_and_keeps_its_own_access() {
                 );
             }
             assert_passes(&playground, tool);
-            let outside = unwalled(
+            let outside = unlayered(
                 &playground,
                 tool,
                 &json!({"look": names.map(at)}).to_string(),
@@ -110,7 +110,7 @@ fn what_is_granted_has_one_place_and_keeps_its_own_access() {
         let wanted = json!({(path.clone()): "r", "pipes": [], "kept": [[]]});
         playground.expect("esc:looker", &input, &format!("ok {wanted}"));
         assert_eq!(
-            unwalled(&playground, "looker", &input).out[path],
+            unlayered(&playground, "looker", &input).out[path],
             "rp",
             "{who:?}"
         );
@@ -163,7 +163,7 @@ fn a_pattern_opens_what_the_folders_owner_has() {
         );
         assert_passes(&playground, tool);
     }
-    let outside = unwalled(&playground, "pattern", &input).out;
+    let outside = unlayered(&playground, "pattern", &input).out;
     assert!(
         names.iter().all(|name| outside[at(name)] == "rwp"),
         "root reads all: {outside}"

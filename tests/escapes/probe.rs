@@ -15,12 +15,12 @@ pub struct Probes {
     pub tests: Vec<Attack>,
 }
 
-/// The attack of a separate test: the wall that it attacks, and the promises.
+/// The attack of a separate test: the layer that it attacks, and the promises.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Attack {
     pub name: String,
-    pub wall: String,
+    pub layer: String,
     pub promises: String,
 }
 
@@ -32,7 +32,7 @@ pub static PROBES: LazyLock<Probes> = LazyLock::new(|| {
 #[serde(deny_unknown_fields)]
 pub struct Row {
     pub name: String,
-    pub wall: String,
+    pub layer: String,
     pub promises: String,
     does: String,
     with: Vec<Value>,
@@ -81,7 +81,7 @@ impl Wanted {
 }
 
 impl Row {
-    /// Whether it succeeds without walls, for everybody.
+    /// Whether it succeeds without layers, for everybody.
     pub fn succeeds(&self) -> bool {
         matches!(&self.outside, Outside::Everybody(Wanted::Word(word)) if word == "ok")
     }
@@ -188,16 +188,16 @@ pub fn inside(playground: &Playground, tool: &str, rows: &[Row]) -> Vec<String> 
             .as_str()
             .unwrap_or("no answer");
         if let Some(wanted) = wanted.missed(&words, got) {
-            let (name, wall, promises) = (&row.name, &row.wall, &row.promises);
+            let (name, layer, promises) = (&row.name, &row.layer, &row.promises);
             wrong.push(format!(
-                "{tool}: {name} ({wall}; {promises}): wanted {wanted}, got {got}"
+                "{tool}: {name} ({layer}; {promises}): wanted {wanted}, got {got}"
             ));
         }
     }
     wrong
 }
 
-/// Runs the controls: the same script and interpreter, no walls, on a copy of the playground.
+/// Runs the controls: the same script and interpreter, no layers, on a copy of the playground.
 pub fn outside(playground: &Playground, tool: &str, script: &str, rows: &[Row]) -> Vec<String> {
     let mut groups: BTreeMap<&str, Vec<(&Row, &Wanted)>> = BTreeMap::new();
     for row in rows {
@@ -216,7 +216,7 @@ pub fn outside(playground: &Playground, tool: &str, script: &str, rows: &[Row]) 
     let words = Words::of(playground, tool);
     let mut wrong = Vec::new();
     for (kind, rows) in groups {
-        let Some(command) = unwalled(
+        let Some(command) = unlayered(
             playground,
             kind,
             &playground.path(&format!("user_scripts/{tool}/{script}")),
@@ -246,7 +246,7 @@ pub fn outside(playground: &Playground, tool: &str, script: &str, rows: &[Row]) 
 }
 
 /// The interpreter on the script, with the same environment and leaked descriptors as the host has.
-fn unwalled(playground: &Playground, kind: &str, script: &Path) -> Option<Command> {
+fn unlayered(playground: &Playground, kind: &str, script: &Path) -> Option<Command> {
     let interpreter = match script.extension().is_some_and(|e| e == "py") {
         true => PYTHON.to_owned(),
         false => found("node")?.display().to_string(),

@@ -1,7 +1,7 @@
 //! What children write of the memory they share with their parent, counted from outside by the page
 //! faults it takes.
 
-use super::{ends, unwalled};
+use super::{ends, unlayered};
 use crate::prelude::*;
 use std::sync::atomic::AtomicBool;
 
@@ -65,7 +65,7 @@ fn children_that_write_what_they_share_end_at_the_limit() {
         );
         playground.assert_quiet("cow");
     }
-    // The control: without walls four children write all they want to. Each waits so many seconds
+    // The control: without layers four children write all they want to. Each waits so many seconds
     // for the others.
     let playground = Playground::new(Who::User, "/var/tmp");
     let folder = playground.tool(
@@ -76,7 +76,7 @@ fn children_that_write_what_they_share_end_at_the_limit() {
     );
     playground.settle();
     let (most, ended) = written(&folder.join("main.py"), || {
-        unwalled(&playground, "few", r#"{"n": 4}"#)
+        unlayered(&playground, "few", r#"{"n": 4}"#)
     });
     assert_eq!(ended.out, 4, "{}", ended.stderr);
     assert!(most > 2 * LIMIT, "{} MiB", most / MIB);

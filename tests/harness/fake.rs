@@ -109,9 +109,9 @@ pub fn outcome(ending: Ending, logs: Vec<String>) -> Outcome {
             wall_ms: 1,
             ..Usage::default()
         },
-        walls: [executor::WallState {
+        layers: [executor::LayerState {
             name: "fake".into(),
-            state: "stood".into(),
+            state: "active".into(),
             why: "a test".into(),
         }]
         .into(),

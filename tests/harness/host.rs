@@ -1,4 +1,4 @@
-//! The binary on folders of its own, for what needs no walls: settings, input, output, exit codes.
+//! The binary on folders of its own, for what needs no layers: settings, input, output, exit codes.
 
 use super::{manifest, script};
 use assert_cmd::Command;

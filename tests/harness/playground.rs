@@ -236,7 +236,7 @@ impl Playground {
             .arg(self.path("state/audit.jsonl"));
     }
 
-    /// Any other program as the same user, without walls.
+    /// Any other program as the same user, without layers.
     pub fn outside(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         command

@@ -89,14 +89,14 @@ impl Ended {
 
     /// `cgroup` or `sampled`: how the memory, CPU and processes of the call were counted.
     pub fn counted(&self) -> &str {
-        let walls = self.out["walls"]
+        let layers = self.out["layers"]
             .as_array()
             .map(Vec::as_slice)
             .unwrap_or_default();
-        let state = walls
+        let state = layers
             .iter()
-            .find(|wall| wall["name"] == "cgroup")
-            .and_then(|wall| wall["state"].as_str());
+            .find(|layer| layer["name"] == "cgroup")
+            .and_then(|layer| layer["state"].as_str());
         state.unwrap_or("unknown")
     }
 }

@@ -57,7 +57,7 @@ pub fn service_on(
     })
 }
 
-/// The real service on a playground's folders: real loader, executors and walls.
+/// The real service on a playground's folders: real loader, executors and layers.
 pub fn service(playground: &Playground, methods: Methods) -> Arc<Service> {
     let root = &playground.base;
     let off_limits = runtimes::OffLimits::new(std::slice::from_ref(root), Default::default());

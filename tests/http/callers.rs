@@ -325,7 +325,7 @@ fn a_token_is_a_name_and_nothing_else_is() {
     let own = web.call("esc:add", &sum, &[&bearer(&ops)]).body;
     let base = playground.base.display().to_string();
     assert!(
-        !seen.contains(&base) && !seen.contains("\"walls\"") && own.contains("\"walls\""),
+        !seen.contains(&base) && !seen.contains("\"layers\"") && own.contains("\"layers\""),
         "{seen}"
     );
     // A removed line counts at once, and a file that cannot be trusted lets nobody in.

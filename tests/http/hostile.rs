@@ -585,7 +585,7 @@ fn bodies_are_strict_documents_read_apart_and_long_ones_hold_up_no_other() {
         read(body.as_bytes()).is(400, "ParameterValidationError");
     }
     read(b"\xff\xfe{").is(400, "ParameterValidationError");
-    // The control: the same road, and a document that can be read.
+    // The control: the same path, and a document that can be read.
     assert_eq!(read(b"{\"a\":1}").status, 404);
     // Requests behind one another are answered in order and apart.
     let post = |more: &str, body: &str| {

@@ -1,4 +1,4 @@
-# What a tool with granted hosts tries. Outside the walls (`outside` in the input) most of it succeeds.
+# What a tool with granted hosts tries. Outside the layers (`outside` in the input) most of it succeeds.
 import ctypes, errno, json, socket, struct, sys
 
 given = json.load(sys.stdin)

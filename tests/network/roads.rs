@@ -1,4 +1,4 @@
-//! Every road but the stub and the listening sockets: what the walls of a networked call refuse,
+//! Every road but the stub and the listening sockets: what the layers of a networked call refuse,
 //! with the answer outside.
 
 use super::{allow, in_both_worlds};

@@ -53,7 +53,7 @@ fn nothing_of_a_package_runs_while_requirements_are_resolved() {
             "{ended:?}"
         );
     }
-    // The control: the same pip without walls runs the code of the source archive.
+    // The control: the same pip without layers runs the code of the source archive.
     let mut outside = shop.playground.outside("/usr/bin/python3");
     outside.args([
         "-m",

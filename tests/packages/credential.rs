@@ -175,7 +175,7 @@ fn an_index_gets_its_credential_over_tls_and_nobody_else_does() {
                 file.path().display()
             );
         }
-        // The control: without walls the key is found.
+        // The control: without layers the key is found.
         let outside = world
             .playground
             .outside("/usr/bin/env")

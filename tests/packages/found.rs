@@ -64,9 +64,9 @@ fn is_available(playground: &Playground, name: &str) -> bool {
 /// That a call is refused, in these words, and that nothing ran.
 fn unavailable(playground: &Playground, name: &str, wanted: &str) -> Ended {
     let ended = playground.expect(&format!("esc:{name}"), "{}", wanted);
-    let started = ended.out["walls"]
+    let started = ended.out["layers"]
         .as_array()
-        .is_some_and(|walls| !walls.is_empty());
+        .is_some_and(|layers| !layers.is_empty());
     assert!(!started && !ended.text().contains("ran"), "{ended:?}");
     ended
 }

@@ -24,7 +24,7 @@ fn code_that_starts_early_runs_inside_the_call_alone_and_a_build_step_sees_nothi
                 "{listed}"
             );
         }
-        // The control: the same package without walls.
+        // The control: the same package without layers.
         let mut outside = shop.playground.outside("/usr/bin/env");
         let tree = shop.store().join(&shop.trees()[0]);
         outside
@@ -58,7 +58,7 @@ fn code_that_starts_early_runs_inside_the_call_alone_and_a_build_step_sees_nothi
         shop.policy("default", "required", false, "");
         shop.expect("hooked", "ok \"did not run\"");
         assert_eq!(shop.marks(), 1);
-        // The control: the same hook without walls.
+        // The control: the same hook without layers.
         let mut hooks = shop
             .trees()
             .into_iter()

@@ -1,4 +1,4 @@
-//! The builtin tools behind the real walls: scripts that an agent names, code that it brings.
+//! The builtin tools behind the real layers: scripts that an agent names, code that it brings.
 
 use super::put;
 use crate::prelude::*;
@@ -54,7 +54,7 @@ const PY: &str = "core:execute-python-script";
 const RUN: &str = "core:run-code";
 
 #[test]
-fn scripts_and_code_of_agents_run_behind_the_walls() {
+fn scripts_and_code_of_agents_run_behind_the_layers() {
     as_everyone("the builtin tools", |who| {
         let mut playground = playground(who);
         let cache = playground.path("user_scripts/free/.cache");
@@ -108,13 +108,13 @@ fn scripts_and_code_of_agents_run_behind_the_walls() {
             {
                 fault(format!("the record says {record}"));
             }
-            // Every call that was allowed was confined, behind walls.
-            let stood = ended.out["walls"]
+            // Every call that was allowed was confined, behind layers.
+            let stood = ended.out["layers"]
                 .as_array()
-                .is_some_and(|walls| !walls.is_empty());
+                .is_some_and(|layers| !layers.is_empty());
             if record["digests"]["confinement"].is_string() != allowed || stood != allowed {
                 fault(format!(
-                    "decision {decision}, walls {stood}, record {record}"
+                    "decision {decision}, layers {stood}, record {record}"
                 ));
             }
             if ended.out.to_string().contains(&playground.secret) {
@@ -137,7 +137,7 @@ fn scripts_and_code_of_agents_run_behind_the_walls() {
         );
         assert!(playground.canary_lives());
         assert!(wrong.is_empty(), "as {who:?}:\n{}", wrong.join("\n"));
-        // The control: without walls the spy reads and writes what inside it could not.
+        // The control: without layers the spy reads and writes what inside it could not.
         for (path, mode, got) in [
             ("../beside/data.txt", "r", "another tool's\n"),
             ("../../secret/secret.txt", "r", &playground.secret),

@@ -169,7 +169,7 @@ fn bun_runs_bun_tools() {
     let ended = with(&only, &["call", "req:whole", "--json", "--input", "{}"]);
     fits("CapabilityError: bun", &ended).unwrap();
     assert_eq!(
-        (ended.code, &ended.out["walls"]),
+        (ended.code, &ended.out["layers"]),
         (Some(4), &json!([])),
         "nothing was started"
     );

@@ -1,5 +1,5 @@
 //! Requirements that only a whole host can show: the real binary, or the real service with the real
-//! executors behind the real walls, judged from outside. Each file is one feature.
+//! executors behind the real layers, judged from outside. Each file is one feature.
 
 mod audit_segments;
 mod builtin_tools;
@@ -15,7 +15,7 @@ mod loads;
 pub mod mapped_scripts;
 mod mounted;
 mod no_shell;
-mod one_road;
+mod one_pipeline;
 mod planted;
 mod records;
 mod reload;

@@ -188,7 +188,7 @@ fn a_shared_folder_is_no_way_into_another_tool() {
             wait_for("it writes", || lib.join("data.csv").is_file());
             let mut look = |when: &str| {
                 for ((id, language, file), planted) in READERS.iter().zip(&loaded) {
-                    // The control: run outside of all walls, the reader loads what was planted.
+                    // The control: run outside of all layers, the reader loads what was planted.
                     let program = if *language == "nodejs" {
                         "node"
                     } else {

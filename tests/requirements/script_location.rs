@@ -78,7 +78,7 @@ fn modules_are_those_of_the_tool() {
                 || language == "bun" && wanted == missing && got.contains("NOT_FOUND");
             assert!(good, "{language}: {name} is {got}");
         }
-        // The control: without walls the neighbour's are found, and what lies in a folder above.
+        // The control: without layers the neighbour's are found, and what lies in a folder above.
         let script = folder.join("main.js");
         let outside = outside(&playground, language, &[script.to_str().unwrap()], &input);
         for (name, wanted) in names.iter().skip(3).zip(["theirs", "lib", "shared"]) {
@@ -227,7 +227,7 @@ fn view(who: Who, language: &str, file: &str, script: &str, control: [&str; 2]) 
     ] {
         assert!(!seen.contains(&PathBuf::from(hidden)), "{hidden}");
     }
-    // The control: without walls there is much that is not explained.
+    // The control: without layers there is much that is not explained.
     let outside = paths(&outside(&playground, language, &control, ""));
     assert!(
         outside
@@ -297,7 +297,7 @@ fn python_is_the_one_that_policy_names() {
     policy(&venv.join("bin/nowhere"));
     let gone = playground.call("esc:named", "{}").out;
     assert!(
-        gone["success"] != true && gone["walls"] == json!([]),
+        gone["success"] != true && gone["layers"] == json!([]),
         "nothing was started: {gone}"
     );
 }

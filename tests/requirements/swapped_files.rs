@@ -131,7 +131,7 @@ fn never_leads_out(who: Who, what: &str, name: &str) {
         !server.said.contains(&secret),
         "{who:?}: {what}: the outside text came out"
     );
-    // The control: without walls that link gives the secret away.
+    // The control: without layers that link gives the secret away.
     let mut command = playground.outside(PYTHON);
     command
         .args(["-s", "-E", "-B"])

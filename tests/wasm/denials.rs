@@ -118,7 +118,7 @@ fn what_a_module_is_refused_is_told_and_counted_and_whether_a_file_exists_is_not
         (
             "grow",
             "ok 0",
-            "grow a table of the module: wasm: more elements than a module may have; house",
+            "grow a table of the module: wasm: more elements than a module may have; built-in",
         ),
         (
             "tcp",
@@ -128,7 +128,7 @@ fn what_a_module_is_refused_is_told_and_counted_and_whether_a_file_exists_is_not
         (
             "udp",
             "ok {\"did\":\"access-denied\"}",
-            "connect by a UDP socket: no tool has UDP, but for names; house",
+            "connect by a UDP socket: no tool has UDP, but for names; built-in",
         ),
         (
             "name",

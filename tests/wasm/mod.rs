@@ -1,4 +1,4 @@
-//! WASI tools, by the executor alone, behind the same walls as everywhere. Modules are written here
+//! WASI tools, by the executor alone, behind the same layers as everywhere. Modules are written here
 //! as text; each says what it tries, and the outcome is judged from outside.
 
 use crate::prelude::*;

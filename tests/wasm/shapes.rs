@@ -22,7 +22,7 @@ async fn all_three_shapes_echo() {
                 .peak_memory_bytes
                 .is_some_and(|n| n >= 2 << 16)
         );
-        assert!(outcome.walls.iter().any(|w| w.name == "wasm"));
+        assert!(outcome.layers.iter().any(|w| w.name == "wasm"));
     }
 }
 

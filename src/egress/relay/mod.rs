@@ -1,4 +1,4 @@
-//! Relay: this binary behind the walls of a tool, serving the network namespace of one tool, one
+//! Relay: this binary behind the layers of a tool, serving the network namespace of one tool, one
 //! call at a time. It makes no socket itself. A panic in one connection resets that connection;
 //! anywhere else it ends the process.
 

@@ -1,7 +1,7 @@
-//! Tests a confinement with our own probe, behind the same walls that a call of the tool would
+//! Tests a confinement with our own probe, behind the same layers that a call of the tool would
 //! have.
 //!
-//! The tool's own script is not run, nothing is published, and no path is tried outside the walls.
+//! The tool's own script is not run, nothing is published, and no path is tried outside the layers.
 
 use super::launcher::{CallInput, LauncherError, RoleNeeds};
 use super::pool::Launchers;
@@ -14,7 +14,7 @@ use crate::policy::{
     name_matches,
 };
 use crate::quantity::{Limit, MIB};
-use crate::sandbox::{WallState, grants, identity, probe};
+use crate::sandbox::{LayerState, grants, identity, probe};
 use probe::{PathProbe, ProbeResult, Probes};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -36,7 +36,7 @@ const MAX_ENTRIES: usize = 1000;
 /// What the probe found.
 #[derive(Clone, Debug, Serialize)]
 pub struct Examination {
-    pub walls: Vec<WallState>,
+    pub layers: Vec<LayerState>,
     pub tried: Vec<ProbeResult>,
 }
 
@@ -86,7 +86,7 @@ pub async fn run(
         hosts: !shape.network.hosts().is_empty(),
     };
     let tries = serde_json::to_vec(&tries).map_err(|e| lost(e.to_string()))?;
-    let mut limits = Limits::house();
+    let mut limits = Limits::built_in();
     limits.set(Limit::OutputBytes, ANSWER);
     let clock = Clock::new(Instant::now(), TIMEOUT_MS);
     let secrets = BTreeMap::new();
@@ -115,12 +115,12 @@ pub async fn run(
     let tried = serde_json::from_slice(&captured.output.rest).map_err(|e| lost(e.to_string()))?;
     // The launcher is dropped, not kept, and the staged copies with it, unpublished.
     Ok(Examination {
-        walls: ready.launcher.walls.to_vec(),
+        layers: ready.launcher.layers.to_vec(),
         tried,
     })
 }
 
-/// Whether an interpreter really runs behind the walls, shown by a trivial script, run as
+/// Whether an interpreter really runs behind the layers, shown by a trivial script, run as
 /// `core:run-code` would. Answers the version that the interpreter reports.
 pub async fn starts(launchers: &Arc<Launchers>, runtime: &Runtime) -> Result<String, String> {
     let source = match runtime.language {

@@ -4,7 +4,7 @@
 use crate::base::mask::Hidden;
 use crate::base::text::{self, printable};
 use crate::base::{Counted, lock, messages};
-use crate::executor::Walls;
+use crate::executor::Layers;
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
 use crate::policy::{Program, Shape};
@@ -184,7 +184,7 @@ pub static ALIVE: AtomicUsize = AtomicUsize::new(0);
 #[derive(Debug)]
 pub struct Launcher {
     process: Process,
-    pub walls: Walls,
+    pub layers: Layers,
     pub setup: Setup,
     /// The size of the folders that its next call may write live.
     pub before: Totals,
@@ -252,7 +252,7 @@ fn no_process(what: &str, error: &io::Error) -> Option<Fault> {
         .then(|| crate::sandbox::limits::no_process(what))
 }
 
-/// Failures for which no wall is at fault: this host has too few descriptors, or no /dev/null.
+/// Failures for which no layer is at fault: this host has too few descriptors, or no /dev/null.
 pub fn failure_of_host(what: &str, error: &io::Error) -> Option<Fault> {
     match Errno::from_raw(error.raw_os_error()?) {
         errno @ (Errno::EMFILE | Errno::ENFILE) => {
@@ -276,20 +276,20 @@ pub fn failure_of_host(what: &str, error: &io::Error) -> Option<Fault> {
 /// Why a launcher did not start or answer.
 #[derive(Debug)]
 pub enum LauncherError {
-    /// A wall that cannot be raised (`doctor` reads the facts).
-    Wall(Problem),
+    /// A layer that cannot be raised (`doctor` reads the facts).
+    Layer(Problem),
     /// The launcher was gone before it took the call: nothing ran.
     Gone,
     Fault(Fault),
 }
 
 impl LauncherError {
-    /// A wall that could not be raised, unless this host itself is the reason.
-    pub fn wall(problem: Problem) -> LauncherError {
+    /// A layer that could not be raised, unless this host itself is the reason.
+    pub fn layer(problem: Problem) -> LauncherError {
         let what = &problem.what;
         let error = problem.error();
         let ours = failure_of_host(what, &error).or_else(|| no_process(what, &error));
-        ours.map_or(LauncherError::Wall(problem), LauncherError::Fault)
+        ours.map_or(LauncherError::Layer(problem), LauncherError::Fault)
     }
 }
 
@@ -300,15 +300,15 @@ impl From<Fault> for LauncherError {
 }
 
 impl From<LauncherError> for Fault {
-    /// Everybody gets the name of the wall; only the person gets the cause and the fix.
+    /// Everybody gets the name of the layer; only the person gets the cause and the fix.
     fn from(error: LauncherError) -> Fault {
         match error {
-            LauncherError::Wall(problem) => {
-                let wall = &problem.wall;
+            LauncherError::Layer(problem) => {
+                let layer = &problem.layer;
                 let what = printable(&problem.what);
                 let error = problem.error();
                 let message = format!(
-                    "the wall `{wall}` cannot be raised on this machine, so nothing was run"
+                    "the layer `{layer}` cannot be raised on this machine, so nothing was run"
                 );
                 Fault::new(Kind::CapabilityError, message).person(format!(
                     "{what}: {error}; `toolhost doctor` shows what this machine can enforce and \
@@ -390,12 +390,12 @@ impl Process {
 
 impl Launcher {
     pub fn new(process: Process, setup: Setup) -> Launcher {
-        let walls = Walls::default();
+        let layers = Layers::default();
         let before = Totals::default();
         let sockets = Vec::new();
         Launcher {
             process,
-            walls,
+            layers,
             setup,
             before,
             sockets,
@@ -430,7 +430,7 @@ impl Launcher {
         let sent = launcher.send(&ToLauncher::Setup, &files);
         let answer = tokio::time::timeout(START, launcher.first_answer()).await;
         match answer.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
-            Ok((FromLauncher::Ready { walls }, sockets)) => {
+            Ok((FromLauncher::Ready { layers }, sockets)) => {
                 if sockets.len()
                     != launcher
                         .setup
@@ -444,7 +444,7 @@ impl Launcher {
                     )
                     .into());
                 }
-                (launcher.walls, launcher.sockets) = (walls.into(), sockets);
+                (launcher.layers, launcher.sockets) = (layers.into(), sockets);
                 Ok(launcher)
             }
             Ok((FromLauncher::Refused(refused), _)) => Err(launcher.refusal(refused)),
@@ -475,7 +475,7 @@ impl Launcher {
     /// Turns a refusal into the fault that fits its kind.
     fn refusal(&self, problem: Problem) -> LauncherError {
         let fault = match problem.kind {
-            ProblemKind::Wall => match &self.setup.program {
+            ProblemKind::Layer => match &self.setup.program {
                 Executable::Path(program) if !program.exists() => {
                     let person = format!(
                         "{} is gone: restore it, or make a server reload (SIGHUP)",
@@ -487,7 +487,7 @@ impl Launcher {
                         .person(person)
                         .into();
                 }
-                _ => return LauncherError::wall(problem),
+                _ => return LauncherError::layer(problem),
             },
             ProblemKind::Scratch => {
                 let allowed = self.setup.limits.get(Limit::ScratchBytes);

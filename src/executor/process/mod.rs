@@ -1,4 +1,4 @@
-//! Scripts as processes behind all walls. A script runs with every wall or not at all.
+//! Scripts as processes behind all layers. A script runs with every layer or not at all.
 
 mod call;
 pub mod examine;

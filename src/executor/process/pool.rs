@@ -83,8 +83,8 @@ impl Launchers {
         *lock(&self.ahead) = started.ok().map(|process| (process, lease));
     }
 
-    /// A launcher for this shape as its grants are now: an idle one, or a new one. A wall that
-    /// cannot be raised is `LauncherError::Wall`.
+    /// A launcher for this shape as its grants are now: an idle one, or a new one. A layer that
+    /// cannot be raised is `LauncherError::Layer`.
     pub async fn ready(&self, shape: &Shape, extra: &RoleNeeds) -> Result<Ready, LauncherError> {
         let resolved = resolve(shape, !extra.own_source).await?;
         self.ready_for(shape, resolved, extra).await
@@ -164,7 +164,7 @@ impl Launchers {
         let memory = setup.limits.get(Limit::MemoryBytes);
         let processes = setup.limits.get(Limit::Processes);
         fn no_group(e: std::io::Error) -> LauncherError {
-            LauncherError::wall(Problem::from_wall("cgroup", "making a group")(e))
+            LauncherError::layer(Problem::from_layer("cgroup", "making a group")(e))
         }
         let group = self
             .groups
@@ -213,7 +213,7 @@ impl Launchers {
             let what = "taking an id for the tool (root locks one below /run/toolhost)";
             launcher::failure_of_host(what, &e).unwrap_or_else(|| {
                 let message =
-                    "the wall `identity` cannot be raised on this machine, so nothing was run";
+                    "the layer `identity` cannot be raised on this machine, so nothing was run";
                 Fault::new(Kind::CapabilityError, message).person(format!("{what}: {e}"))
             })
         }

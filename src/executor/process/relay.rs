@@ -1,4 +1,4 @@
-//! The relay of a networked launcher: our own binary behind walls of its own. It gets no file,
+//! The relay of a networked launcher: our own binary behind layers of its own. It gets no file,
 //! network or secret of another tool.
 
 use super::launcher::{Launcher, RoleNeeds};

@@ -223,7 +223,7 @@ impl Scripts {
         outcome.usage.cpu_ms = Some(cpu_ms);
         outcome.usage.peak_memory_bytes = exited.peak_memory_bytes;
         outcome.usage.output_bytes = total;
-        outcome.walls = ready.launcher.walls.clone();
+        outcome.layers = ready.launcher.layers.clone();
         // Only after a good answer are staged files and the launcher kept.
         if matches!(outcome.ending, Ending::Answered(_)) {
             if !staged.is_empty() {

@@ -1,4 +1,4 @@
-//! Untrusted bytes become compiled code ahead of calls, in a limited child behind the walls (role
+//! Untrusted bytes become compiled code ahead of calls, in a limited child behind the layers (role
 //! `wasm-compile`).
 //!
 //! The compiler gets no file but the module. The host compiles nothing, and waits for a limited
@@ -272,7 +272,7 @@ async fn receive(
 
 /// What a compiler may touch: two pipes, time and memory.
 fn confinement(tool: &policy::Shape, allowed: &CompileLimits) -> policy::Shape {
-    let mut limits = policy::Limits::house();
+    let mut limits = policy::Limits::built_in();
     // The host ends the child earlier; this limit holds if the host is gone.
     limits.set(
         Limit::TimeoutMs,

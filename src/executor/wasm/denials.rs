@@ -134,7 +134,7 @@ impl WorkerDenials {
                 operation: "grow".to_owned(),
                 target: "a table of the module".to_owned(),
                 rule: "wasm: more elements than a module may have".to_owned(),
-                narrower: "house".to_owned(),
+                narrower: "built-in".to_owned(),
                 ..Denial::default()
             }),
         }

@@ -529,7 +529,7 @@ struct Scratch {
     path: PathBuf,
     folder: File,
     /// The size of the empty folder, where that tells whether anything is in it: on a tmpfs. Other
-    /// file systems are not ours alone, and only tests without walls have one here.
+    /// file systems are not ours alone, and only tests without layers have one here.
     empty: Option<u64>,
 }
 

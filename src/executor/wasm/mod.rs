@@ -1,5 +1,5 @@
 //! WASI tools: the same confinement, limits and endings as scripts, in wasmtime, in a worker behind
-//! the same walls.
+//! the same layers.
 //!
 //! The path of one call: `library` finds or makes compiled code (`compile` in a limited child), an
 //! idle worker is taken or `session` starts one, and `session` talks to it in frames. In its
@@ -263,7 +263,7 @@ impl Wasm {
             not_observed: denials::not_observed(more),
         };
         outcome.usage.wall_ms = crate::base::millis(started.elapsed());
-        outcome.walls = session.walls.clone();
+        outcome.layers = session.layers.clone();
         if !staged && is_reusable {
             self.idle.put(wanted, session);
         } else if staged && matches!(outcome.ending, Ending::Answered(_)) {

@@ -12,7 +12,7 @@ use crate::base::store::Content;
 use crate::egress::Traffic;
 use crate::executor::output::{Log, OutputReader};
 use crate::executor::process::{ACCEPTING, CallInput, Launchers, Ready, RoleNeeds};
-use crate::executor::{Artifact, WallState, Walls};
+use crate::executor::{Artifact, LayerState, Layers};
 use crate::fault::{Fault, Kind};
 use crate::policy::{self, Limits, Shape};
 use crate::quantity::{KIB, Limit, MIB, SAMPLE_MS};
@@ -51,7 +51,7 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(400);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Runs calls. Reserves 70 GiB of address space (so no RLIMIT_AS). `memfd_create` must work or
-    /// fail with ENOSYS. It counts time and CPU of each call itself, so the walls set no limit over
+    /// fail with ENOSYS. It counts time and CPU of each call itself, so the layers set no limit over
     /// its life; the host ends it when a call's time is over.
     Worker,
     /// Compiles one module. Needs as many threads as there are CPUs.
@@ -67,7 +67,7 @@ impl Role {
     }
 }
 
-/// Our own binary in a role of this module, behind the walls of a shape. Dropping this kills it.
+/// Our own binary in a role of this module, behind the layers of a shape. Dropping this kills it.
 pub struct Child {
     pub ready: Ready,
     /// Its descriptors 0 and 1. (Its stderr is not read: a guest's log comes in frames.)
@@ -159,7 +159,7 @@ pub struct Session {
     calls: u64,
     most: FrameLimits,
     cpu_limit: u64,
-    pub walls: Walls,
+    pub layers: Layers,
     /// False once its network can no longer be used: this worker then serves no further call.
     pub is_reusable: bool,
 }
@@ -218,10 +218,10 @@ impl Session {
             own,
         )
         .await?;
-        let mut walls = child.ready.launcher.walls.to_vec();
-        walls.push(WallState {
+        let mut layers = child.ready.launcher.layers.to_vec();
+        layers.push(LayerState {
             name: "wasm".to_owned(),
-            state: "stood".to_owned(),
+            state: "active".to_owned(),
             why: "the module sees only its own memory, the granted folders and the granted hosts"
                 .to_owned(),
         });
@@ -240,7 +240,7 @@ impl Session {
             calls: 0,
             most,
             cpu_limit,
-            walls: walls.into(),
+            layers: layers.into(),
             is_reusable: true,
         };
         let code = FilePart {
@@ -425,7 +425,7 @@ fn init(shape: &Shape, code: FilePart) -> Init {
 }
 
 /// The folders that a guest finds opened: every grant at its own path, and those in the tool's
-/// folder also relative to it, because relative paths start there. The walls show only the matching
+/// folder also relative to it, because relative paths start there. The layers show only the matching
 /// files of a `snapshot` or `staged` folder, so the whole folder is opened.
 fn openings(shape: &Shape) -> Vec<Opening> {
     let mut folders: BTreeMap<PathBuf, bool> = BTreeMap::new();

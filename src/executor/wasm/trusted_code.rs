@@ -47,6 +47,6 @@ pub fn load(engine: &wasmtime::Engine, compiled: &[u8]) -> wasmtime::Result<Comp
     // opened, and handed over as a read-only descriptor. wasmtime checks version and settings
     // again. The bytes are copied first, so a later change of the file cannot reach them. Were the
     // compiler itself subverted by a module, its code would run where that module runs: behind the
-    // walls.
+    // layers.
     unsafe { Component::deserialize(engine, compiled) }
 }

@@ -1,5 +1,5 @@
 //! The worker process (role `wasm-worker`): one tool, one shape, one call at a time, behind the
-//! walls.
+//! layers.
 //!
 //! Orders come on descriptor 0, compiled code on an inherited descriptor, reports leave on
 //! descriptor 1. An unexpected order ends it. Each call runs in one fresh store, held to its

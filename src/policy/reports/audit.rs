@@ -13,11 +13,11 @@ use crate::quantity::Limit;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
-/// What no layer of this version stops. Every report lists it, so that no reader relies on it.
+/// What no ceiling of this version stops. Every report lists it, so that no reader relies on it.
 pub const NOT_DEFENDED: [&str; 9] = [
-    "a hole in the kernel: every wall here is the kernel's",
+    "a hole in the kernel: every layer here is the kernel's",
     "side channels of the CPU and of shared caches",
-    "for an ordinary user: tools have that user's id, so past the walls they are that account",
+    "for an ordinary user: tools have that user's id, so past the layers they are that account",
     "advisory locks on a live read grant: a tool can hold one and make others wait",
     "the truth of what a tool answers: its output is data, never an instruction",
     "what the operator grants: a tool may do anything to the files of a write grant",
@@ -98,7 +98,7 @@ pub fn touches(decision: &Decision) -> Vec<String> {
         .chain(service)
         .map(|line| printable(&line));
     let inside = (decision.in_process && decision.service.is_none())
-        .then(|| "it runs inside toolhost, without walls of its own".to_owned());
+        .then(|| "it runs inside toolhost, without layers of its own".to_owned());
     all.chain(inside).collect()
 }
 

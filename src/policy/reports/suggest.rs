@@ -335,7 +335,7 @@ fn refusals(id: &str, decision: &Decision) -> String {
             .collect()
     }
     let mut out = String::new();
-    let never = of(Narrower::House, decision);
+    let never = of(Narrower::BuiltIn, decision);
     let lacking = of(Narrower::Machine, decision);
     if !never.is_empty() {
         let all = if decision.narrow {

@@ -160,11 +160,9 @@ fn about(decision: &Decision, question: &Question, bases: &[PathBuf]) -> Vec<Too
             if !write {
                 let script = decision.script.as_deref().filter(|_| answers.is_empty());
                 let always = readable_by_default(decision, path, script).into_iter();
-                answers.extend(
-                    always.map(|(root, how, why)| {
-                        answer(how, root.display().to_string(), "house", why)
-                    }),
-                );
+                answers.extend(always.map(|(root, how, why)| {
+                    answer(how, root.display().to_string(), "built-in", why)
+                }));
             }
             answers
         }

@@ -2,7 +2,7 @@
 //
 // Arguments: one JSON object on stdin, given as the only argument. Answer: the return value, one JSON document on the
 // real stdout; for a generator, one line for each value and one for the end. Everything printed goes to stderr.
-// Runs inside the walls, with the tool's own rights: it protects nothing, it only explains mistakes.
+// Runs inside the layers, with the tool's own rights: it protects nothing, it only explains mistakes.
 import { spawnSync } from 'node:child_process';
 import fs from 'node:fs';
 import { createRequire, isBuiltin } from 'node:module';

@@ -1,4 +1,4 @@
-//! Written: what a call adds to the folders that it may write live (part of the wall `limits`).
+//! Written: what a call adds to the folders that it may write live (part of the layer `limits`).
 //!
 //! No quota of the kernel counts one call's files in a folder that others use too. So the files are
 //! counted while the call runs, whenever the free space of the file system changed, and once more
@@ -336,7 +336,7 @@ mod tests {
             gid,
             no_exec: false,
         };
-        let mut limits = Limits::house();
+        let mut limits = Limits::built_in();
         limits.set(Limit::WrittenBytes, 1 << 20);
         let mut written = WriteWatch::begin(&[mount], Totals::default())
             .expect("opened")

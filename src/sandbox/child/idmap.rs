@@ -1,4 +1,4 @@
-//! Idmap: a user namespace that maps a folder's owner to the tool's id (part of the wall `view`,
+//! Idmap: a user namespace that maps a folder's owner to the tool's id (part of the layer `view`,
 //! for real root), so that 0600 files of a granted folder stay readable and new files belong to the
 //! folder's owner.
 
@@ -51,7 +51,7 @@ impl Users {
 /// Maps the on-disk id (inside) to the tool's kernel id (outside).
 fn namespace(of: Owner, identity: Identity) -> Result<OwnedFd, Problem> {
     fn failed(errno: Errno) -> Problem {
-        Problem::from_wall("view", "a user namespace for id-mapped mounts")(errno)
+        Problem::from_layer("view", "a user namespace for id-mapped mounts")(errno)
     }
     let (ready, say) = pipe().map_err(failed)?;
     let Some(pid) = sys::fork().map_err(failed)? else {

@@ -1,4 +1,4 @@
-//! Init: pid 1 of a call is ours, so that the tool is an ordinary process (part of the wall
+//! Init: pid 1 of a call is ours, so that the tool is an ordinary process (part of the layer
 //! `namespaces`). The kernel drops signals to a pid 1 that has no handler for them, those that it
 //! sends itself included (pid_namespaces(7)).
 //!
@@ -6,7 +6,7 @@
 //! and descriptors, readable by a child of the same uid. The image is a file without a right to
 //! read, so the kernel makes the process undumpable (proc(5): its memory, descriptors and
 //! environment are root's) from its first instruction on. The init holds the pipe on which it
-//! reports the tool's end, waits for every process of the call and has the same walls.
+//! reports the tool's end, waits for every process of the call and has the same layers.
 
 use crate::base::files;
 use crate::sandbox::plan::{Plan, Step};
@@ -17,7 +17,7 @@ use std::io::Write;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 fn failed<E: Into<std::io::Error>>() -> impl FnOnce(E) -> Problem {
-    Problem::from_wall("namespaces", "a memory file")
+    Problem::from_layer("namespaces", "a memory file")
 }
 
 /// Makes the executable file of the init.
@@ -69,7 +69,7 @@ pub fn hide(plan: &mut Plan) {
 }
 
 /// Makes the tool's process, which waits, and makes pid 1 the init, which lets it execute the tool.
-/// Walls raised before this step hold both.
+/// Layers raised before this step hold both.
 pub fn raise(plan: &mut Plan, image: &OwnedFd, status: RawFd) {
     plan.add("namespaces", Step::Start);
     plan.add(

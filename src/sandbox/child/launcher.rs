@@ -1,4 +1,4 @@
-//! Launcher: this binary, re-entered. A small process that raises the walls, one call at a time.
+//! Launcher: this binary, re-entered. A small process that raises the layers, one call at a time.
 //! One thread does all that; two others only look at what the tool made (`walk`).
 //!
 //! Two processes: the *keeper* waits for the launcher proper and holds the lock of its id until all
@@ -60,7 +60,7 @@ pub fn main() -> ExitCode {
 }
 
 fn io<E: Into<std::io::Error>>(what: &str) -> impl FnOnce(E) -> Problem {
-    Problem::from_wall("launcher", what)
+    Problem::from_layer("launcher", what)
 }
 
 fn invalid() -> std::io::Error {
@@ -68,12 +68,12 @@ fn invalid() -> std::io::Error {
 }
 
 fn ruleset_problem(what: String) -> Problem {
-    Problem::from_wall("landlock", what)(Errno::EINVAL)
+    Problem::from_layer("landlock", what)(Errno::EINVAL)
 }
 
 fn start(control: BorrowedFd) -> Result<(), Problem> {
     // Closes all descriptors inherited.
-    sys::close_range(3, false).map_err(Problem::from_wall("descriptors", "close_range(2)"))?;
+    sys::close_range(3, false).map_err(Problem::from_layer("descriptors", "close_range(2)"))?;
     sys::reset_signals();
     crate::sandbox::limits::no_core();
     // The keeper has a group of its own in the session of its host: no signal from a terminal
@@ -91,8 +91,8 @@ fn start(control: BorrowedFd) -> Result<(), Problem> {
     };
     identity::drop_groups(identity)?;
     namespaces::enter(identity.pooled)?;
-    network::raise().map_err(Problem::from_wall("network", "unshare(CLONE_NEWNET)"))?;
-    let Some(launcher) = sys::fork().map_err(Problem::from_wall("namespaces", "fork(2)"))? else {
+    network::raise().map_err(Problem::from_layer("network", "unshare(CLONE_NEWNET)"))?;
+    let Some(launcher) = sys::fork().map_err(Problem::from_layer("namespaces", "fork(2)"))? else {
         // A session of its own gives the launcher a CPU share apart from its tools' (sched(7),
         // autogroups).
         let _ = nix::unistd::setsid();
@@ -154,12 +154,13 @@ fn serve(
     end_with_keeper()?;
     let abi = sys::landlock_abi();
     if abi < 1 {
-        return Err(Problem::from_wall(
+        return Err(Problem::from_layer(
             "landlock",
             "this kernel has no Landlock, or it is off",
         )(Errno::ENOSYS));
     }
-    nix::unistd::sethostname("tool").map_err(Problem::from_wall("namespaces", "sethostname(2)"))?;
+    nix::unistd::sethostname("tool")
+        .map_err(Problem::from_layer("namespaces", "sethostname(2)"))?;
     let base = view::begin(identity, owner)?;
     let init = crate::sandbox::init::image()?;
     let Some((ToLauncher::Setup, mut files)) = receive(control).map_err(io("the set-up"))? else {
@@ -179,7 +180,7 @@ fn serve(
         .cgroup
         .map(|version| {
             cgroup::Counters::from(version, files)
-                .ok_or_else(|| Problem::from_wall("cgroup", "the group's files")(Errno::EBADF))
+                .ok_or_else(|| Problem::from_layer("cgroup", "the group's files")(Errno::EBADF))
         })
         .transpose()?;
     let sources = setup
@@ -199,7 +200,7 @@ fn serve(
     if sampled {
         // A page fault then adds one small page, as `sampler` assumes. The tool inherits this.
         nix::sys::prctl::set_thp_disable(true)
-            .map_err(Problem::from_wall("cgroup", "prctl(PR_SET_THP_DISABLE)"))?;
+            .map_err(Problem::from_layer("cgroup", "prctl(PR_SET_THP_DISABLE)"))?;
     }
     let watches = std::fs::read_to_string("/proc/sys/fs/epoll/max_user_watches")
         .map_err(io("max_user_watches"))?;
@@ -245,7 +246,7 @@ fn source_folder(stage: &StagedFolder) -> Result<OwnedFd, Problem> {
     let what = || format!("opening {}", stage.folder.display());
     let opened = files::without_links(&stage.folder, OFlag::O_DIRECTORY);
     let folder = opened.map_err(Problem::of_path("scratch", what()))?;
-    let stat = fstat(&folder).map_err(Problem::from_wall("scratch", what()))?;
+    let stat = fstat(&folder).map_err(Problem::from_layer("scratch", what()))?;
     if (stat.st_dev, stat.st_ino) != (stage.device, stage.inode) {
         return Err(Problem::new(
             ProblemKind::Changed,
@@ -258,11 +259,11 @@ fn source_folder(stage: &StagedFolder) -> Result<OwnedFd, Problem> {
 }
 
 fn walker() -> Result<Walker, Problem> {
-    Walker::start().map_err(Problem::from_wall("limits", "a thread of the launcher"))
+    Walker::start().map_err(Problem::from_layer("limits", "a thread of the launcher"))
 }
 
 fn counting(errno: Errno) -> Problem {
-    Problem::from_wall("limits", "counting what the call wrote")(errno)
+    Problem::from_layer("limits", "counting what the call wrote")(errno)
 }
 
 /// The threads that walk over what calls made.
@@ -333,7 +334,7 @@ struct CallSetup {
     third: Option<OwnedFd>,
 }
 
-/// A tool that was started behind its walls.
+/// A tool that was started behind its layers.
 struct Spawned {
     pid: i32,
     pidfd: OwnedFd,
@@ -348,13 +349,13 @@ impl Launcher<'_> {
     /// Serves calls until the host is gone. `sockets`: handed to the host with `Ready`.
     fn calls(&mut self, sockets: Vec<OwnedFd>) -> Result<(), Problem> {
         let mut prepared = self.prepare()?;
-        let walls = crate::sandbox::wall_states(
+        let layers = crate::sandbox::layer_states(
             self.abi,
             self.counters.is_some(),
             self.setup.ports.as_deref(),
         );
         let descriptors: Vec<BorrowedFd> = sockets.iter().map(AsFd::as_fd).collect();
-        send(self.control, &FromLauncher::Ready { walls }, &descriptors)
+        send(self.control, &FromLauncher::Ready { layers }, &descriptors)
             .map_err(io("reporting to the host"))?;
         drop(sockets);
         loop {
@@ -464,7 +465,7 @@ impl Launcher<'_> {
         })
     }
 
-    /// Raises the walls of one call and starts its tool.
+    /// Raises the layers of one call and starts its tool.
     fn spawn(
         &mut self,
         given: CallSetup,
@@ -506,7 +507,7 @@ impl Launcher<'_> {
         }
         let recorder = self.rules.as_ref().map(Recorder::start).transpose()?;
         let (status, told) = nix::unistd::pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)
-            .map_err(Problem::from_wall("namespaces", "pipe2(2)"))?;
+            .map_err(Problem::from_layer("namespaces", "pipe2(2)"))?;
         let plan = crate::sandbox::raise(&crate::sandbox::Raising {
             setup: &self.setup,
             environment: &given.environment,
@@ -714,7 +715,7 @@ impl Launcher<'_> {
         let seen = walks
             .memory
             .look(look)
-            .map_err(Problem::from_wall("cgroup", "reading /proc of the call"))?;
+            .map_err(Problem::from_layer("cgroup", "reading /proc of the call"))?;
         let mut is_done = true;
         let killed = match seen {
             Seen::TooMuch => Some(Killed::Memory),
@@ -767,7 +768,7 @@ impl Launcher<'_> {
         let (cpu_ms, memory) = match &self.counters {
             Some(_) => (counted_ms, 0),
             None => {
-                shown_now().map_err(Problem::from_wall("cgroup", "reading /proc of the call"))?
+                shown_now().map_err(Problem::from_layer("cgroup", "reading /proc of the call"))?
             }
         };
         let free = walks

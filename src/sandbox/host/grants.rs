@@ -1,4 +1,4 @@
-//! Grants: resolves the grants of a confinement to the files that exist now (host side of the wall
+//! Grants: resolves the grants of a confinement to the files that exist now (host side of the layer
 //! `view`).
 //!
 //! Done for every call. A path is opened without following any link; its device and inode go to the

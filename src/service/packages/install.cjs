@@ -1,4 +1,4 @@
-// The installer's side of a build, behind the walls: npm resolves, and npm's own reader of packages (pacote) fetches and
+// The installer's side of a build, behind the layers: npm resolves, and npm's own reader of packages (pacote) fetches and
 // unpacks each place of the lock. An order in JSON on stdin, one JSON document on stdout; everything that npm prints goes
 // to stderr. Trusted no more than what it installs: the host looks at what is left as at anything a tool wrote.
 const fs = require("fs");

@@ -1,4 +1,4 @@
-# The installer's side of a build, behind the walls: has pip resolve, fetch or install. An order in JSON on stdin, one
+# The installer's side of a build, behind the layers: has pip resolve, fetch or install. An order in JSON on stdin, one
 # JSON document on stdout; everything that pip prints goes to stderr. Trusted no more than what it installs: the host
 # looks at what is left as at anything a tool wrote.
 import glob

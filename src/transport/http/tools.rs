@@ -226,7 +226,7 @@ pub async fn status(Operator(KnownRequest { server, caller, .. }): Operator) -> 
         "draining": server.stop.is_cancelled(),
         "running": count(Phase::Running, ),
         "waiting": count(Phase::Waiting, ),
-        "approvals": service.approvals().len(),
+        "approvals": service.confirmations().len(),
         "breakers": service.breakers(&everybody),
         "tools": snapshot.list(&Filter::default()).len(),
         "sources": sources,
@@ -272,7 +272,7 @@ struct Approval {
 pub async fn approvals(Operator(KnownRequest { server, .. }): Operator) -> Response {
     reply::json(
         StatusCode::OK,
-        &json!({ "approvals": server.service.approvals() }),
+        &json!({ "approvals": server.service.confirmations() }),
     )
 }
 

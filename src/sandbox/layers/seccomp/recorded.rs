@@ -1,8 +1,8 @@
-//! Recorded: the filter of a call whose refusals are recorded (part of the wall `seccomp`).
+//! Recorded: the filter of a call whose refusals are recorded (part of the layer `seccomp`).
 //!
 //! The same rules, but the kernel notifies a listener of each call that they refuse and each call
 //! that names a file. The listener always answers the first with the rule's error, and lets the
-//! second go on to the other walls. Without a listener the kernel refuses both with ENOSYS
+//! second go on to the other layers. Without a listener the kernel refuses both with ENOSYS
 //! (seccomp_unotify(2)).
 
 use super::bpf::{self, DenyAction, Insn, Rule};

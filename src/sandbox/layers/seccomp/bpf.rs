@@ -1,4 +1,4 @@
-//! Bpf: from rules to the program that the kernel runs for each call (part of the wall `seccomp`).
+//! Bpf: from rules to the program that the kernel runs for each call (part of the layer `seccomp`).
 
 use Rule::{Allow, Case, Errno};
 use Test::{AnyOf, Between, In};

@@ -1,4 +1,4 @@
-//! Wall: namespaces. The call sees no process, mount, IPC object, host name or cgroup but its own.
+//! Layer: namespaces. The call sees no process, mount, IPC object, host name or cgroup but its own.
 
 use crate::sandbox::plan::{Plan, Step};
 use crate::sandbox::protocol::Problem;
@@ -13,11 +13,11 @@ pub fn enter(real_root: bool) -> Result<(), Problem> {
     let group = nix::unistd::getegid().as_raw();
     if !real_root {
         unshare(CloneFlags::CLONE_NEWUSER)
-            .map_err(Problem::from_wall("namespaces", "unshare(CLONE_NEWUSER)"))?;
+            .map_err(Problem::from_layer("namespaces", "unshare(CLONE_NEWUSER)"))?;
         fn write(file: &str, text: String) -> Result<(), Problem> {
             let path = format!("/proc/self/{file}");
             std::fs::write(&path, text)
-                .map_err(Problem::from_wall("namespaces", format!("writing {path}")))
+                .map_err(Problem::from_layer("namespaces", format!("writing {path}")))
         }
         write("setgroups", "deny".into())?;
         write("uid_map", format!("{own} {own} 1\n"))?;
@@ -28,7 +28,7 @@ pub fn enter(real_root: bool) -> Result<(), Problem> {
         | CloneFlags::CLONE_NEWIPC
         | CloneFlags::CLONE_NEWUTS
         | CloneFlags::CLONE_NEWCGROUP;
-    unshare(flags).map_err(Problem::from_wall(
+    unshare(flags).map_err(Problem::from_layer(
         "namespaces",
         "unshare(2) of the launcher's namespaces",
     ))

@@ -1,4 +1,4 @@
-//! Wall: Landlock. A second check of file access, behind the view: what may be written, made and
+//! Layer: Landlock. A second check of file access, behind the view: what may be written, made and
 //! executed.
 //!
 //! It also stops reopening a descriptor with more rights, TCP, signals to outside and abstract

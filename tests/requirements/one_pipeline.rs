@@ -187,7 +187,7 @@ fn the_handler_wins_and_the_service_checks_again() {
     method("code", "runCode", json!({}));
     playground.policy("code", "req:code", "");
     playground.settle();
-    for row in include_str!("one_road.txt")
+    for row in include_str!("one_pipeline.txt")
         .lines()
         .filter(|row| !row.starts_with('#'))
     {
@@ -198,7 +198,7 @@ fn the_handler_wins_and_the_service_checks_again() {
         if !wanted.starts_with("ok") {
             let record = playground.records().pop().unwrap();
             assert_eq!(
-                (&record["decision"], &ended.out["walls"]),
+                (&record["decision"], &ended.out["layers"]),
                 (&json!("refused"), &json!([])),
                 "{input}"
             );

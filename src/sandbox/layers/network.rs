@@ -1,4 +1,4 @@
-//! Wall: network. No packet leaves the call and none comes in.
+//! Layer: network. No packet leaves the call and none comes in.
 //!
 //! One empty network namespace for each launcher, made once because making one is the most
 //! expensive step of all; its loopback stays down. A launcher's calls run one after another, and
@@ -44,7 +44,7 @@ pub fn raise() -> Result<(), Errno> {
 }
 
 fn problem<E: Into<std::io::Error>>(what: impl ToString) -> impl FnOnce(E) -> Problem {
-    Problem::from_wall("network", what)
+    Problem::from_layer("network", what)
 }
 
 /// Opens the namespace towards the relay: the stub's sockets for UDP and TCP, then a listening one

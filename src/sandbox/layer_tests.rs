@@ -132,7 +132,7 @@ fn privileges() {
 fn limits() {
     let script = "ulimit -n";
     assert_ne!(attack(script, &[PATH], |_| {}).1, "77", "control");
-    let mut wanted = Limits::house();
+    let mut wanted = Limits::built_in();
     wanted.set(Limit::OpenFiles, 77);
     assert_eq!(
         attack(script, &[PATH], |plan| limits::raise(
@@ -248,7 +248,7 @@ fn cgroup() {
     assert!(counters.read_usage().expect("its counters").oom_kills > 0);
 }
 
-/// The launcher raises this wall by unshare(2), which a thread of root can do for itself.
+/// The launcher raises this layer by unshare(2), which a thread of root can do for itself.
 #[test]
 fn network() {
     if !identity::real_root() {
@@ -276,7 +276,7 @@ except OSError as e: print(e.errno)'"
     );
 }
 
-/// The wall of a call with granted hosts, without Landlock and seccomp behind it.
+/// The layer of a call with granted hosts, without Landlock and seccomp behind it.
 #[test]
 fn network_of_granted_hosts() {
     if !identity::real_root() {
@@ -293,7 +293,7 @@ fn network_of_granted_hosts() {
             );
         }
         super::network::raise().expect("a network namespace");
-        let sockets = super::network::open(&[80, 40_000]).expect("the wall");
+        let sockets = super::network::open(&[80, 40_000]).expect("the layer");
         assert_eq!(sockets.len(), 4);
         let many: Vec<u16> = (100..129).collect();
         assert!(

@@ -1,4 +1,4 @@
-//! Wall: limits. What the kernel limits for each process or user: files, file size, processes, core
+//! Layer: limits. What the kernel limits for each process or user: files, file size, processes, core
 //! dumps.
 //!
 //! The cgroup (or the sampler) limits memory, CPU and processes of the call as a whole; these

@@ -1,10 +1,10 @@
-//! Wall: descriptors. Only 0, 1 and 2 (and 3 for our own worker) are open in a tool.
+//! Layer: descriptors. Only 0, 1 and 2 (and 3 for our own worker) are open in a tool.
 
 use crate::sandbox::plan::{Plan, Step};
 use std::os::fd::RawFd;
 
 /// Makes `stdio` 0, 1, 2 (and `third` 3). All others close when the tool is executed, not before,
-/// since later walls still need their descriptors.
+/// since later layers still need their descriptors.
 pub fn raise(plan: &mut Plan, stdio: [RawFd; 3], third: Option<RawFd>) {
     for (to, from) in stdio.into_iter().enumerate() {
         plan.add_tool(

@@ -1,4 +1,4 @@
-//! Wall: session. No terminal: nothing to read a password from, nothing to push characters into.
+//! Layer: session. No terminal: nothing to read a password from, nothing to push characters into.
 
 use crate::sandbox::plan::{Plan, Step};
 

@@ -1,4 +1,4 @@
-//! Wall: identity. The tool never runs as kernel uid 0.
+//! Layer: identity. The tool never runs as kernel uid 0.
 //!
 //! Real root (the whole range of ids mapped) lends each launcher one id of a pool, locked across
 //! toolhost processes. Any other user, mapped root included, has one id, and the tool gets that
@@ -130,14 +130,14 @@ pub fn drop_groups(identity: Identity) -> Result<(), Problem> {
     if !identity.pooled {
         return Ok(());
     }
-    nix::unistd::setgroups(&[]).map_err(Problem::from_wall("identity", "setgroups(2)"))
+    nix::unistd::setgroups(&[]).map_err(Problem::from_layer("identity", "setgroups(2)"))
 }
 
 /// Runs `clone` with the pool id as effective ids, so that the user namespace and all in it belong
 /// to that id.
 pub fn with_pool_id<T>(identity: Identity, clone: impl FnOnce() -> T) -> Result<T, Problem> {
     fn failed(what: &str) -> impl FnOnce(nix::errno::Errno) -> Problem {
-        Problem::from_wall("identity", what)
+        Problem::from_layer("identity", what)
     }
     let id = identity.id;
     if !identity.pooled {

@@ -1,4 +1,4 @@
-//! Wall: view. What is not granted does not exist: a small read-only tree in memory, with the
+//! Layer: view. What is not granted does not exist: a small read-only tree in memory, with the
 //! interpreter, the system libraries and the granted paths bound at their own paths.
 //!
 //! Built once for each launcher, in its own mount namespace. Each granted path is opened once,
@@ -96,11 +96,11 @@ pub fn text(path: &Path) -> CString {
 }
 
 fn problem<E: Into<std::io::Error>>(what: impl ToString) -> impl FnOnce(E) -> Problem {
-    Problem::from_wall("view", what)
+    Problem::from_layer("view", what)
 }
 
 /// Opens our own program through a separate read-only mount: /proc/self/exe of a process behind the
-/// walls leads there. Called before the view is raised, while the program can be reached by its
+/// layers leads there. Called before the view is raised, while the program can be reached by its
 /// path. If another file lies at that path by now, the mount holds a copy of the opened file.
 pub fn own_program(executable: OwnedFd) -> Result<OwnedFd, Problem> {
     let what = "toolhost's own program through a read-only mount";
@@ -492,7 +492,7 @@ mod tests {
     use std::os::unix::fs::MetadataExt;
 
     #[test]
-    fn a_grant_that_was_replaced_is_no_missing_wall() {
+    fn a_grant_that_was_replaced_is_no_missing_layer() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().canonicalize().expect("a path").join("file");
         fs::write(&path, "old").expect("made");

@@ -1,4 +1,4 @@
-//! Wall: seccomp. Only the system calls that programs need get through, and of calls with many
+//! Layer: seccomp. Only the system calls that programs need get through, and of calls with many
 //! operations (prctl, fcntl, ioctl, futex …) only the operations that programs need.
 //!
 //! An allow list, so a call of a newer kernel is refused until somebody has read what it does. The
@@ -33,7 +33,7 @@ macro_rules! calls {
     ($($name:ident)*) => { &[$(Sysno::$name as i64),*] };
 }
 
-/// Calls that are allowed with any arguments. The other walls decide what these calls reach.
+/// Calls that are allowed with any arguments. The other layers decide what these calls reach.
 const ALLOWED: &[i64] = calls![
     // Files and folders.
     read write close stat fstat lstat lseek pread64 pwrite64 readv writev preadv pwritev preadv2 pwritev2 access

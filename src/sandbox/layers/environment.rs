@@ -1,4 +1,4 @@
-//! Wall: environment. It starts empty: the tool sees a variable of the host only if `env:NAME` is
+//! Layer: environment. It starts empty: the tool sees a variable of the host only if `env:NAME` is
 //! granted.
 
 use crate::base::mask::Hidden;

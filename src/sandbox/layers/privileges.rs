@@ -1,4 +1,4 @@
-//! Wall: privileges. No capability in any set, and a set-id file grants none.
+//! Layer: privileges. No capability in any set, and a set-id file grants none.
 
 use crate::sandbox::plan::{Plan, Step};
 pub use crate::sandbox::sys::last_capability;

@@ -1,4 +1,4 @@
-//! Wall: scratch. /tmp, /dev/shm and the staged copies of a call: one tmpfs with one size, gone
+//! Layer: scratch. /tmp, /dev/shm and the staged copies of a call: one tmpfs with one size, gone
 //! before the next call.
 //!
 //! Made by the launcher between calls, while no call waits; a call's mount namespace starts as a
@@ -40,10 +40,10 @@ pub struct Scratch {
 }
 
 fn problem<E: Into<std::io::Error>>(what: impl ToString) -> impl FnOnce(E) -> Problem {
-    Problem::from_wall("scratch", what)
+    Problem::from_layer("scratch", what)
 }
 
-/// For errors while scratch is filled: when it is full, the call's limit is reached and no wall is
+/// For errors while scratch is filled: when it is full, the call's limit is reached and no layer is
 /// missing.
 fn filling(what: impl ToString) -> impl FnOnce(std::io::Error) -> Problem {
     move |error| {
@@ -52,7 +52,7 @@ fn filling(what: impl ToString) -> impl FnOnce(std::io::Error) -> Problem {
             kind: if is_full {
                 ProblemKind::Scratch
             } else {
-                ProblemKind::Wall
+                ProblemKind::Layer
             },
             ..problem(what)(error)
         }

@@ -1,4 +1,4 @@
-//! Wall: cgroup. Counts and limits memory, processes and CPU of a call as a whole.
+//! Layer: cgroup. Counts and limits memory, processes and CPU of a call as a whole.
 //!
 //! Host side: makes a group and opens its files. Launcher side: puts the child into the group,
 //! reads the counters. Where no group can be made the launcher samples instead (`sampler`), and
@@ -532,7 +532,7 @@ impl Counters {
     fn totals(&self) -> Result<CgroupUsage, Problem> {
         fn unread(errno: Errno) -> Problem {
             Problem::new(
-                ProblemKind::Wall,
+                ProblemKind::Layer,
                 "cgroup",
                 "reading the group's counters",
                 errno,

@@ -1,7 +1,7 @@
-//! Networked: what the filter also lets through if hosts are granted (part of the wall `seccomp`).
+//! Networked: what the filter also lets through if hosts are granted (part of the layer `seccomp`).
 //!
 //! Sockets for TCP and UDP that connect. None may bind, listen, or send data with its first packet,
-//! before Landlock sees the destination. Only the options that clients set are allowed. The walls
+//! before Landlock sees the destination. Only the options that clients set are allowed. The layers
 //! `network` and `landlock` decide what a socket reaches.
 
 use super::bpf::{Rule, Test};

@@ -1,4 +1,4 @@
-//! Approval: a person agrees to one call, before anything of it runs, where a policy says
+//! Confirmation: a person agrees to one call, before anything of it runs, where a policy says
 //! `confirm`.
 //!
 //! One answer is for one call and one decision: the pipeline decides again afterwards, and refuses
@@ -21,7 +21,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-pub const APPROVAL_TIMEOUT: Duration = Duration::from_secs(300);
+pub const CONFIRMATION_TIMEOUT: Duration = Duration::from_secs(300);
 /// Longest text of arguments that is shown, characters.
 const SHOWN: usize = 16 * 1024;
 
@@ -68,7 +68,7 @@ impl Service {
     }
 
     /// The calls that wait for an operator's answer, for operators; the oldest first.
-    pub fn approvals(&self) -> Vec<Question> {
+    pub fn confirmations(&self) -> Vec<Question> {
         let mut open = self.calls.questions();
         open.sort_by(|a, b| (&a.asked, &a.call).cmp(&(&b.asked, &b.call)));
         open
@@ -125,7 +125,7 @@ impl Service {
     }
 
     /// Asks a person to approve the call, and waits without a slot. `Ok`: somebody approved it.
-    pub(super) async fn await_approval(
+    pub(super) async fn await_confirmation(
         &self,
         target: &Target,
         approver: Approver,
@@ -140,7 +140,7 @@ impl Service {
             return Err(Fault::new(Kind::ParameterValidationError, message).details(details));
         }
         let question = self.question(target, record);
-        let timeout = self.components.settings.approval_timeout;
+        let timeout = self.components.settings.confirmation_timeout;
         record.step_aside();
         let _open = self.begin_question()?;
         self.calls.change(&record.id, |call| call.is_asking = true);
@@ -241,7 +241,7 @@ impl Service {
             digest: sha256_hex(about.to_string().as_bytes()),
             asked: now.to_string(),
             until: now
-                .checked_add(self.components.settings.approval_timeout)
+                .checked_add(self.components.settings.confirmation_timeout)
                 .unwrap_or(now)
                 .to_string(),
         }

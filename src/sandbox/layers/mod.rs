@@ -1,4 +1,4 @@
-//! One file for each wall. `sandbox::raise` has their order, `sandbox::WALLS` what each stops.
+//! One file for each layer. `sandbox::raise` has their order, `sandbox::LAYERS` what each stops.
 
 pub mod cgroup;
 pub mod descriptors;

@@ -7,6 +7,10 @@ use crate::quantity::Limit;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
+/// How many threads wait for the files of one tool: a file system that does not answer blocks that
+/// many, and no more.
+static FILES: LazyLock<Arc<FairSemaphore>> = LazyLock::new(|| FairSemaphore::new(usize::MAX, 4));
+
 /// Half of the cores; the other half is left to quick calls. Principals take turns.
 static SEMAPHORE: LazyLock<Arc<FairSemaphore>> = LazyLock::new(|| {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -44,6 +48,15 @@ impl CallDeadline {
         } else {
             Ok(work())
         }
+    }
+
+    /// Does work that opens files of a tool, which can lie on a file system that does not answer.
+    pub async fn run_on_files<T: Send + 'static>(
+        &self,
+        tool: &str,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Fault> {
+        self.run_apart(&FILES, tool, work).await
     }
 
     /// Does the work on another thread, of which each key of the semaphore has some. The time limit

@@ -21,7 +21,7 @@ pub use events::{Event, EventReceiver, Events, Level, Progress, events};
 pub use outcome::*;
 
 use crate::egress::Traffic;
-use crate::quantity::{LARGE_TEXT_BYTES, Limit, OVERDUE};
+use crate::quantity::{Limit, OVERDUE};
 use crate::sandbox::grants;
 use crate::{broker, fault, manifest, policy};
 use futures_util::future::BoxFuture;
@@ -186,12 +186,9 @@ pub trait Executor: Send + Sync {
     /// Reads the script of a shape for one call.
     fn read<'a>(&'a self, shape: &'a policy::Shape, deadline: &'a CallDeadline) -> Reading<'a> {
         let path = shape.script.clone().unwrap_or_default();
-        let is_long = path
-            .symlink_metadata()
-            .is_ok_and(|facts| facts.len() > LARGE_TEXT_BYTES as u64);
         Box::pin(async move {
             deadline
-                .run(is_long, move || grants::read_script(&path))
+                .run_on_files(&shape.tool, move || grants::read_script(&path))
                 .await?
         })
     }

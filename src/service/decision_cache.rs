@@ -4,7 +4,6 @@
 use super::requirements;
 use crate::base::lock;
 use crate::base::place::Mounts;
-use crate::base::semaphore::FairSemaphore;
 use crate::executor::CallDeadline;
 use crate::fault::Fault;
 use crate::manifest::RequestedAccess;
@@ -12,7 +11,7 @@ use crate::packages::FileStamps;
 use crate::policy;
 use crate::registry::{self, Tool};
 use std::collections::HashMap;
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::{Arc, Mutex};
 
 /// What the operator allows, and what this machine has.
 #[derive(Clone, Debug)]
@@ -38,10 +37,6 @@ pub(super) struct DecisionCache {
     /// By the address of the tool, which `snapshot` keeps alive.
     decided: Mutex<HashMap<usize, (FileStamps, Arc<CachedDecision>)>>,
 }
-
-/// How many threads decide about one tool at a time: a file system that does not answer blocks that
-/// many, and no more.
-static DECIDING: LazyLock<Arc<FairSemaphore>> = LazyLock::new(|| FairSemaphore::new(usize::MAX, 4));
 
 pub(super) struct CachedDecision {
     pub decision: policy::Decision,
@@ -94,7 +89,7 @@ impl DecisionCache {
         if is_long {
             until.run(true, decide).await
         } else {
-            until.run_apart(&DECIDING, &id, decide).await
+            until.run_on_files(&id, decide).await
         }
     }
 

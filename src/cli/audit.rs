@@ -257,6 +257,19 @@ fn suggest_policy(
     ))
 }
 
+/// What runs, and with which interpreter.
+fn runs(report: &Value, runtimes: impl Iterator<Item = String>) -> String {
+    if let Value::String(script) = &report["script"] {
+        let parts: Vec<_> = std::iter::once(script.clone()).chain(runtimes).collect();
+        return parts.join("; ");
+    }
+    if report["service"].is_null() {
+        "inside toolhost, without layers of its own; a script that it starts has them".to_owned()
+    } else {
+        "a service elsewhere, which nothing here confines".to_owned()
+    }
+}
+
 /// A few lines: whether a call runs, under which policy, and what it may touch. What is empty is
 /// shown as `none`.
 fn summary(report: &Value) -> String {
@@ -305,17 +318,6 @@ fn summary(report: &Value) -> String {
         .into_iter()
         .flat_map(str::lines)
         .map(str::to_owned);
-    let runs = match (&report["script"], report["service"].is_null()) {
-        (Value::String(script), _) => [script.clone()]
-            .into_iter()
-            .chain(granted("runtime"))
-            .collect(),
-        (_, false) => vec!["a service elsewhere, which nothing here confines".to_owned()],
-        _ => vec![
-            "inside toolhost, without layers of its own; a script that it starts has them"
-                .to_owned(),
-        ],
-    };
     let uses = secrets
         .chain(capabilities)
         .chain(["env", "package", "service"].into_iter().flat_map(granted));
@@ -325,7 +327,7 @@ fn summary(report: &Value) -> String {
     let policy = format!("{policy} (mode {mode}) {file}");
     let lines: [(&str, Vec<String>); 10] = [
         ("policy", vec![policy.trim_end().to_owned()]),
-        ("runs", vec![runs.join("; ")]),
+        ("runs", vec![runs(report, granted("runtime"))]),
         ("read", granted("read").collect()),
         ("write", granted("write").collect()),
         ("hosts", granted("host").chain(risks).collect()),
@@ -355,15 +357,8 @@ fn summary(report: &Value) -> String {
     };
     let mut out = text::printable(&format!("{}: {verdict}", word(&report["tool"]))) + "\n";
     for (name, parts) in lines {
-        words::field(
-            name,
-            &if parts.is_empty() {
-                Value::Null
-            } else {
-                json!(parts)
-            },
-            &mut out,
-        );
+        let shown = (!parts.is_empty()).then_some(parts);
+        words::field(name, &json!(shown), &mut out);
     }
     out
 }

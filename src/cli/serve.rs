@@ -125,11 +125,11 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
         let watch = Watch::new(args.watch, &settings);
         let stop = CancellationToken::new();
  let kill = CancellationToken::new();
-        let (told, answering) = over_brokers(&settings, &entries, &service, (&stop, &kill)).await?;
+        let (told, answering) = over_brokers(&settings, &entries, &service, &stop, &kill).await?;
         listening.iter_mut().for_each(|(_, options)| (options.brokers, options.announced) = told.clone());
         let spoken = over_stdio(args.stdio, service.clone(), client, stop.clone());
         let served =
-            over_http(listening, service.clone(), settings.config.proxy.clone(), (stop.clone(), kill.child_token()));
+            over_http(listening, service.clone(), settings.config.proxy.clone(), stop.clone(), kill.child_token());
         tokio::pin!(spoken, served);
         let signal = tokio::select! {
             ended = &mut spoken => ended.map(|()| None)?,
@@ -183,7 +183,8 @@ async fn over_brokers(
     settings: &Settings,
     entries: &[BrokerSettings],
     service: &Arc<Service>,
-    (stop, kill): (&CancellationToken, &CancellationToken),
+    stop: &CancellationToken,
+    kill: &CancellationToken,
 ) -> anyhow::Result<(OverBrokers, JoinSet<()>)> {
     let (brokers, mut tasks) = Brokers::open(entries, service, stop, kill);
     say_brokers(service, entries);
@@ -235,7 +236,8 @@ async fn over_http(
     listening: Option<(http::Listener, http::Options)>,
     service: Arc<Service>,
     proxy: Option<String>,
-    (stop, kill): (CancellationToken, CancellationToken),
+    stop: CancellationToken,
+    kill: CancellationToken,
 ) -> anyhow::Result<()> {
     let Some((listener, options)) = listening else {
         stop.cancelled().await;

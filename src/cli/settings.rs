@@ -228,22 +228,12 @@ impl Settings {
                 Some(usual)
             });
         let (audit_log, packages) = kept(&mut sources, flags, config.audit_log.take())?;
-        let log_flag = flags.log.as_ref().map(PathBuf::from);
-        let log_config = config.log.take().map(PathBuf::from);
-        let words = sources
-            .values("log", log_flag.as_slice(), log_config.as_slice())
-            .pop();
-        let log = words
-            .map(|words| log_words(&words.to_string_lossy()))
-            .transpose()?;
-        let tool_ids = config
-            .tool_ids
-            .as_ref()
-            .map(|ids| identity::pool(ids.first, ids.count))
-            .transpose();
-        let tool_ids = tool_ids
-            .map_err(|why| in_config(format!("[tool_ids]: {why}")))?
-            .unwrap_or(identity::POOL);
+        let log = log(&mut sources, flags, config.log.take())?;
+        let tool_ids = match &config.tool_ids {
+            Some(ids) => identity::pool(ids.first, ids.count)
+                .map_err(|why| in_config(format!("[tool_ids]: {why}")))?,
+            None => identity::POOL,
+        };
         let audit_retention =
             Retention::new(config.audit_segment_bytes, config.audit_segments).map_err(in_config)?;
         let proxy = config.proxy.as_deref().map(proxy_address).transpose();
@@ -613,6 +603,21 @@ fn collector(config: Option<String>, variable: Variables<'_>) -> Option<String> 
                 .map(|base| format!("{}/v1/traces", base.trim_end_matches('/')))
         })
         .or(config)
+}
+
+/// The level of the log, and whether its lines are JSON.
+fn log(
+    sources: &mut Sources<'_>,
+    flags: &Flags,
+    config: Option<String>,
+) -> anyhow::Result<Option<(LevelFilter, bool)>> {
+    let flag = flags.log.as_ref().map(PathBuf::from);
+    let config = config.map(PathBuf::from);
+    let words = sources.values("log", flag.as_slice(), config.as_slice());
+    words
+        .last()
+        .map(|words| log_words(&words.to_string_lossy()))
+        .transpose()
 }
 
 /// Parses the log setting: `debug`, `json`, `debug,json`.

@@ -237,9 +237,10 @@ pub fn field(name: &str, value: &Value, out: &mut String) {
             fill(items.iter().map(flat))
         }
         Value::Array(items) => items.iter().map(flat).collect(),
-        Value::Object(fields) if flat(value).len() > MAX_LINE_BYTES => {
-            fields.iter().filter_map(pair).collect()
-        }
+        Value::Object(fields) if flat(value).len() > MAX_LINE_BYTES => fields
+            .iter()
+            .filter_map(|(name, value)| pair(name, value))
+            .collect(),
         other => vec![flat(other)],
     };
     for (at, part) in parts.iter().enumerate() {
@@ -324,14 +325,14 @@ fn flat(value: &Value) -> String {
         ),
         Value::Object(fields) => fields
             .iter()
-            .filter_map(pair)
+            .filter_map(|(name, value)| pair(name, value))
             .collect::<Vec<_>>()
             .join(", "),
         other => other.to_string(),
     }
 }
 
-fn pair((name, value): (&String, &Value)) -> Option<String> {
+fn pair(name: &str, value: &Value) -> Option<String> {
     (!is_empty(value)).then(|| format!("{} {}", title(name), named(name, value)))
 }
 

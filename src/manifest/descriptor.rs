@@ -170,7 +170,7 @@ fn service(
         return None;
     }
     if !ServiceShape::is_valid(value) {
-        reader.check_schema((&SERVICE_SCHEMA, ServiceShape::iter_errors), value, at);
+        reader.check_schema(&SERVICE_SCHEMA, ServiceShape::iter_errors, value, at);
     }
     let WrittenService {
         id,
@@ -256,7 +256,7 @@ struct WrittenTool {
 /// A tool's descriptor as the manifest that it stands for.
 fn tool(reader: &mut Reader<'_>, value: &Value, at: &str, bytes: &[u8]) -> Option<Manifest> {
     if !ToolShape::is_valid(value) {
-        reader.check_schema((&TOOL_SCHEMA, ToolShape::iter_errors), value, at);
+        reader.check_schema(&TOOL_SCHEMA, ToolShape::iter_errors, value, at);
     }
     for filter in FILTERS
         .iter()

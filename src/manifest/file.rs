@@ -46,7 +46,7 @@ pub fn read(bytes: &[u8]) -> ManifestResult {
     }
     let mut reader = Reader::from_json(&document);
     if !ManifestSchema::is_valid(&document.value) {
-        reader.check_schema((&SCHEMA, ManifestSchema::iter_errors), &document.value, "");
+        reader.check_schema(&SCHEMA, ManifestSchema::iter_errors, &document.value, "");
         reader.refuse_unless_faulty();
     }
     let manifest = manifest(&mut reader, &document.value, bytes);

@@ -88,7 +88,8 @@ impl<'d> Reader<'d> {
     /// them at once.
     pub fn check_schema<'v>(
         &mut self,
-        (schema, errors): (&Value, fn(&'v Value) -> ErrorIterator<'v>),
+        schema: &Value,
+        errors: fn(&'v Value) -> ErrorIterator<'v>,
         value: &'v Value,
         pointer: &str,
     ) {

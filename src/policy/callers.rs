@@ -421,7 +421,7 @@ struct ParameterLine {
 pub(super) fn parse(source: &str, file: &Path) -> Result<Callers, Vec<Problem>> {
     let document = TomlDocument::parse(source)?;
     let mut it = Reader::new(&document.value, &document, &TOML);
-    it.check_schema((schema(), CallersSchema::iter_errors), &document.value, "");
+    it.check_schema(schema(), CallersSchema::iter_errors, &document.value, "");
     let mut list: Vec<CallerRule> = Vec::new();
     for (pointer, entry) in it.list("/caller") {
         let rule = caller(

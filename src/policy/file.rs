@@ -184,7 +184,7 @@ pub(super) fn read(
     };
     let mut reader = Reader::new(&document.value, &document, &TOML);
     let it = &mut reader;
-    it.check_schema((schema(), PolicySchema::iter_errors), &document.value, "");
+    it.check_schema(schema(), PolicySchema::iter_errors, &document.value, "");
     let name: String = it.get("/name").unwrap_or_default();
     if text::printable(&name) != name {
         it.fault("/name", "`name` must be at most 100 plain characters");

@@ -155,8 +155,8 @@ fn unknown_in_callers(callers: &policy::Callers, tools: &ToolIndex) -> Vec<Probl
     found
 }
 
-/// What one policy names and this host does not have.
-fn unknown(policy: &Policy, tools: &ToolIndex, machine: &Machine) -> Vec<Problem> {
+/// The tools that a policy names and does not govern.
+fn unknown_tools(policy: &Policy, tools: &ToolIndex) -> Vec<Problem> {
     let mut found = Vec::new();
     for (index, named) in policy.tools.iter().enumerate() {
         found.extend(tools.stray(&named.selector, format!("/tools/{index}"), named.at));
@@ -176,6 +176,12 @@ fn unknown(policy: &Policy, tools: &ToolIndex, machine: &Machine) -> Vec<Problem
             words.map(|words| warning(Code::Security, format!("/tools/{index}"), named.at, words)),
         );
     }
+    found
+}
+
+/// What one policy names and this host does not have.
+fn unknown(policy: &Policy, tools: &ToolIndex, machine: &Machine) -> Vec<Problem> {
+    let mut found = unknown_tools(policy, tools);
     fn missing(pointer: String, at: At, message: String, found: &mut Vec<Problem>) {
         found.push(warning(Code::Dependency, pointer, at, message));
     }

@@ -11,6 +11,7 @@ use crate::service;
 use crate::transport::announced::{self, Announcer, Announcing};
 use crate::transport::broker::BrokerSettings;
 use serde::Deserialize;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// Calls at once where the file does not say.
@@ -175,31 +176,7 @@ fn one(given: BrokerConfig, folder: &Path) -> Result<Broker, String> {
                 .to_owned(),
         );
     }
-    if given.tools.is_empty() {
-        return Err("tools: name the tools that answer here, such as [\"custom:joke\"]".to_owned());
-    }
-    let ids: Vec<String> = given
-        .tools
-        .iter()
-        .map(|tool: &String| tool.split('@').next().unwrap_or_default().to_owned())
-        .collect();
-    if let Some(twice) = ids
-        .iter()
-        .enumerate()
-        .find_map(|(at, id)| ids[..at].contains(id).then_some(id))
-    {
-        let twice = twice.escape_debug();
-        return Err(format!(
-            "tools: '{twice}' is listed twice: a message names a tool by its id, so list each id \
-            once"
-        ));
-    }
-    if let Some(other) = given.idempotent.iter().find(|id| !ids.contains(id)) {
-        return Err(format!(
-            "idempotent: '{}' is not the id of a tool in `tools`",
-            other.escape_debug()
-        ));
-    }
+    check_tools(&given.tools, &given.idempotent)?;
     if !(1..=service::MAX_NAME_BYTES).contains(&given.caller.len()) {
         return Err(
             "caller: name who these calls count as, in callers.policy.toml and in records"
@@ -239,6 +216,30 @@ fn one(given: BrokerConfig, folder: &Path) -> Result<Broker, String> {
         announce,
     };
     Ok(Broker { entry, files })
+}
+
+fn check_tools(tools: &[String], idempotent: &[String]) -> Result<(), String> {
+    if tools.is_empty() {
+        return Err("tools: name the tools that answer here, such as [\"custom:joke\"]".to_owned());
+    }
+    let mut ids = BTreeSet::new();
+    for tool in tools {
+        let id = tool.split('@').next().unwrap_or_default();
+        if !ids.insert(id) {
+            return Err(format!(
+                "tools: '{}' is listed twice: a message names a tool by its id, so list each id \
+                once",
+                id.escape_debug()
+            ));
+        }
+    }
+    match idempotent.iter().find(|id| !ids.contains(id.as_str())) {
+        Some(other) => Err(format!(
+            "idempotent: '{}' is not the id of a tool in `tools`",
+            other.escape_debug()
+        )),
+        None => Ok(()),
+    }
 }
 
 fn announcing(

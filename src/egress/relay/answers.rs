@@ -48,7 +48,7 @@ pub fn mask(
     for (header, value) in &head.headers {
         let text = match value.to_str() {
             Ok(link) if [header::LOCATION, header::LINK].contains(header) => {
-                lead_back(link, host).into_bytes()
+                lead_back(link, host.0, host.1).into_bytes()
             }
             _ => value.as_bytes().to_vec(),
         };
@@ -142,7 +142,7 @@ fn is_encoded(headers: &HeaderMap) -> bool {
 }
 
 /// A link `https://NAME/…`, in `Link` behind a `<`, becomes `http://NAME/…`.
-fn lead_back(link: &str, (name, port): (&str, u16)) -> String {
+fn lead_back(link: &str, name: &str, port: u16) -> String {
     let port = if port == 443 {
         String::new()
     } else {

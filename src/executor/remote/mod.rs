@@ -185,21 +185,13 @@ impl Remote {
                             text::head(&kind, 200)
                         ));
                     }
-                    let said = if message.trim().is_empty() {
-                        "The service failed, and does not say why."
-                    } else {
-                        &message
-                    };
-                    break Ending::Raised {
-                        message: text::head(said, MAX_ERROR_BYTES),
-                    };
+                    break raised(&message);
                 }
                 ServiceMessage::Unreadable(why) => {
-                    let message = format!(
+                    break raised(&format!(
                         "The service sent an invalid reply: {}.",
                         text::head(&why, 300)
-                    );
-                    break Ending::Raised { message };
+                    ));
                 }
                 ServiceMessage::TooMuch => {
                     break Ending::OverLimit {
@@ -216,6 +208,17 @@ impl Remote {
         };
         outcome.usage.output_bytes = output_bytes;
         Ok(outcome)
+    }
+}
+
+fn raised(message: &str) -> Ending {
+    let message = if message.trim().is_empty() {
+        "The service failed, and does not say why."
+    } else {
+        message
+    };
+    Ending::Raised {
+        message: text::head(message, MAX_ERROR_BYTES),
     }
 }
 

@@ -121,40 +121,55 @@ async fn begin(
         }
         () = tokio::time::sleep(UNDECIDED) => (None, None),
     };
-    reply::events(move |to| stream(to, id, (first, events), (call, report), recipient, begun))
+    let stream = CallStream {
+        first,
+        events,
+        call,
+        report,
+    };
+    reply::events(move |to| stream.send(to, id, recipient, begun))
 }
 
-/// The events of a call: `start`, then `log`, `chunk` and `progress` as they come, then exactly one
-/// `end`. `first` and `report`: what was received already.
-async fn stream(
-    to: Events,
-    id: String,
-    (first, mut events): (Option<Event>, Receiver<Event>),
-    (mut call, mut report): (JoinSet<Report>, Option<Report>),
-    recipient: Recipient,
-    begun: Begun,
-) {
-    to.send("start", &json!({ "id": id })).await;
-    if let Some(event) = first {
-        to.tell(&event, None).await;
-    }
-    while report.is_none() {
-        tokio::select! {
-            biased;
-            Some(event) = events.recv() => to.tell(&event, None).await,
-            ended = call.join_next() => report = Some(ended.and_then(Result::ok).unwrap_or_else(|| {
-                let fault = Fault::new(Kind::InternalError, "The host failed while it handled this \
-                    call.");
-                Report::of_fault(id.clone(), "", fault)
-            })),
+/// A call under way, with the event or the end that was received already.
+struct CallStream {
+    first: Option<Event>,
+    events: Receiver<Event>,
+    call: JoinSet<Report>,
+    report: Option<Report>,
+}
+
+impl CallStream {
+    /// The events of the call: `start`, then `log`, `chunk` and `progress` as they come, then exactly one
+    /// `end`.
+    async fn send(self, to: Events, id: String, recipient: Recipient, begun: Begun) {
+        let CallStream {
+            first,
+            mut events,
+            mut call,
+            mut report,
+        } = self;
+        to.send("start", &json!({ "id": id })).await;
+        if let Some(event) = first {
+            to.tell(&event, None).await;
         }
-    }
-    // Events that wait are sent first.
-    while let Ok(event) = events.try_recv() {
-        to.tell(&event, None).await;
-    }
-    if let Some(report) = report {
-        to.end(report, &recipient, begun).await;
+        while report.is_none() {
+            tokio::select! {
+                biased;
+                Some(event) = events.recv() => to.tell(&event, None).await,
+                ended = call.join_next() => report = Some(ended.and_then(Result::ok).unwrap_or_else(|| {
+                    let fault = Fault::new(Kind::InternalError, "The host failed while it handled this \
+                        call.");
+                    Report::of_fault(id.clone(), "", fault)
+                })),
+            }
+        }
+        // Events that wait are sent first.
+        while let Ok(event) = events.try_recv() {
+            to.tell(&event, None).await;
+        }
+        if let Some(report) = report {
+            to.end(report, &recipient, begun).await;
+        }
     }
 }
 

@@ -104,11 +104,7 @@ fn check_user(server: &Server, socket: &Socket) -> Result<(), Fault> {
 }
 
 /// Serves a connection to its end.
-pub async fn serve(
-    server: Arc<Server>,
-    router: Router,
-    (socket, connection): (Socket, Connection),
-) {
+pub async fn serve(server: Arc<Server>, router: Router, socket: Socket, connection: Connection) {
     let watched = match &socket {
         Socket::Tcp(stream, _) => {
             let _ = stream.set_nodelay(true);
@@ -135,7 +131,7 @@ pub async fn serve(
                 }
             }
         };
-        speak(server, router, connection, (stream, watched), time).await;
+        speak(server, router, connection, stream, watched, time).await;
     };
     tokio::select! {
         () = served => {}
@@ -149,7 +145,8 @@ async fn speak(
     server: Arc<Server>,
     router: Router,
     connection: Connection,
-    (stream, watched): (Box<dyn Duplex>, impl AsFd),
+    stream: Box<dyn Duplex>,
+    watched: impl AsFd,
     head_time: Duration,
 ) {
     let killed = server.kill.clone();

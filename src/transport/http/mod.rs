@@ -145,8 +145,8 @@ pub async fn serve(
             accepted = listener.accept() => match accepted {
                 // Each is admitted or refused, and another closed to make room, before the next is
                 // accepted, so that refused ones never pile up.
-                Ok(socket) => if let Some(admitted) = connection::admit(&server, socket) {
-                    connections.spawn(connection::serve(server.clone(), router.clone(), admitted));
+                Ok(socket) => if let Some((socket, connection)) = connection::admit(&server, socket) {
+                    connections.spawn(connection::serve(server.clone(), router.clone(), socket, connection));
                     tokio::task::yield_now().await;
                 },
                 Err(why) => {

@@ -360,10 +360,7 @@ impl Frontend {
             ..
         } = &*self.mcp;
         let host = (service.clone(), lists.clone());
-        Ok(
-            CreateTaskResult::new(tasks.begin(host, (user, kept), call, self.closing.clone()))
-                .into(),
-        )
+        Ok(CreateTaskResult::new(tasks.begin(host, user, kept, call, self.closing.clone())).into())
     }
 
     /// The manager of a task, if the task is the caller's.

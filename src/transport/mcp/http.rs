@@ -134,7 +134,7 @@ impl StreamableHttp {
         };
         let body = Bytes::copy_from_slice(small.as_str().as_bytes());
         if !begins {
-            return self.answer(own, parts, body, (lease, begun)).await;
+            return self.answer(own, parts, body, lease, begun).await;
         }
         let Some(kept) = self.sessions.reserve(&user).await else {
             return busy("Too many sessions are open.", id);
@@ -193,7 +193,7 @@ impl StreamableHttp {
             }
             _ => {}
         }
-        self.answer(self.request(caller), parts, Bytes::new(), (lease, None))
+        self.answer(self.request(caller), parts, Bytes::new(), lease, None)
             .await
     }
 
@@ -234,7 +234,8 @@ impl StreamableHttp {
         request: McpRequest,
         parts: Parts,
         body: Bytes,
-        (lease, begun): (Option<SessionLease>, Option<Arc<()>>),
+        lease: Option<SessionLease>,
+        begun: Option<Arc<()>>,
     ) -> Response<ReplyBody> {
         let request = Arc::new(request);
         // From here on, dropping this request ends its call.
@@ -255,7 +256,7 @@ impl StreamableHttp {
                     .await
                     .and_then(|Ok(frame)| frame.into_data().ok())
                     .unwrap_or_default();
-                match lease.record((request, first, body), knows, begun) {
+                match lease.record(request, first, body, knows, begun) {
                     Some(events) => {
                         left.disarm();
                         stream_replies(events, ())

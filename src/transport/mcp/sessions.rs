@@ -314,7 +314,9 @@ impl SessionLease {
     /// events gets it.
     pub fn record(
         self,
-        (request, first, body): (Arc<McpRequest>, Bytes, BoxBody<Bytes, Infallible>),
+        request: Arc<McpRequest>,
+        first: Bytes,
+        body: BoxBody<Bytes, Infallible>,
         knows: bool,
         begun: Option<Arc<()>>,
     ) -> Option<impl Stream<Item = Bytes> + Send + use<>> {
@@ -565,7 +567,7 @@ mod tests {
                 let body =
                     Full::new(Bytes::from(format!("data: {user}\nid: 1/{number}\n\n"))).boxed();
                 let events = lease
-                    .record((request, first, body), true, None)
+                    .record(request, first, body, true, None)
                     .expect("recorded");
                 assert_eq!(events.count().await, 2);
             }
@@ -611,7 +613,7 @@ mod tests {
             let first = Bytes::from(format!("data: \nid: 0/{number}\n\n"));
             let body = Full::new(Bytes::from(format!("data: {text}\nid: 1/{number}\n\n"))).boxed();
             let events = lease
-                .record((request, first, body), true, None)
+                .record(request, first, body, true, None)
                 .expect("recorded");
             assert!(
                 events.collect::<Vec<_>>().await.concat().len() > LONG - 1024,

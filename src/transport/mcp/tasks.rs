@@ -51,7 +51,8 @@ impl Tasks {
     pub fn begin(
         &self,
         host: (Arc<Service>, Arc<Lists<ToolList>>),
-        (user, kept): (String, Permit),
+        user: String,
+        kept: Permit,
         call: CallRequest,
         closing: CancellationToken,
     ) -> Task {
@@ -93,10 +94,11 @@ impl Tasks {
 
 /// The call, again with each round of answers.
 async fn run(
-    (service, lists): (Arc<Service>, Arc<Lists<ToolList>>),
+    host: (Arc<Service>, Arc<Lists<ToolList>>),
     mut call: CallRequest,
     context: &TaskContext,
 ) -> Result<CallToolResult, TaskExit> {
+    let (service, lists) = host;
     let caller = service.who(&call.caller, call.label.as_deref());
     for round in 0..asking::ROUNDS {
         let tool = call.tool.clone();

@@ -20,8 +20,8 @@ pub enum CapabilityKind<'a> {
     Env(&'a str),
     /// `secret:NAME`: a policy must say in `[secrets]` where it lies and how it is used.
     Secret(&'a str),
-    /// `ask:WHAT`: a policy must grant that the tool asks its client.
-    Ask(Ask),
+    /// `ask:elicitation`: a policy must grant that the tool asks the person at its client.
+    Ask,
     /// Something that the machine has if the host's configuration says so (`capabilities`). It
     /// opens nothing.
     Declared,
@@ -29,50 +29,15 @@ pub enum CapabilityKind<'a> {
     Unknown,
 }
 
-const KNOWN: [&str; 9] = [
+const KNOWN: [&str; 7] = [
     "subprocess",
     "env:NAME",
     "secret:NAME",
     "ask:elicitation",
-    "ask:sampling",
-    "ask:roots",
     "gpu",
     "long-running",
     "files:input",
 ];
-
-/// What a tool may ask of the client that called it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ask {
-    Elicitation,
-    Sampling,
-    Roots,
-}
-
-impl Ask {
-    pub const ALL: [Ask; 3] = [Ask::Elicitation, Ask::Sampling, Ask::Roots];
-
-    pub fn word(self) -> &'static str {
-        match self {
-            Ask::Elicitation => "elicitation",
-            Ask::Sampling => "sampling",
-            Ask::Roots => "roots",
-        }
-    }
-
-    /// MCP's name of the request.
-    pub fn method(self) -> &'static str {
-        match self {
-            Ask::Elicitation => "elicitation/create",
-            Ask::Sampling => "sampling/createMessage",
-            Ask::Roots => "roots/list",
-        }
-    }
-
-    pub fn of_method(method: &str) -> Option<Ask> {
-        Ask::ALL.into_iter().find(|ask| ask.method() == method)
-    }
-}
 
 pub fn kind(word: &str) -> CapabilityKind<'_> {
     match word {
@@ -80,11 +45,8 @@ pub fn kind(word: &str) -> CapabilityKind<'_> {
         // Nothing in this version provides these, so none of them is granted.
         "long-running" | "files:input" => CapabilityKind::Later,
         "gpu" => CapabilityKind::Declared,
+        "ask:elicitation" => CapabilityKind::Ask,
         _ => match word.split_once(':') {
-            Some(("ask", what)) => Ask::ALL
-                .into_iter()
-                .find(|ask| ask.word() == what)
-                .map_or(CapabilityKind::Unknown, CapabilityKind::Ask),
             Some(("env", name)) if environment::refusal_reason(name, "").is_none() => {
                 CapabilityKind::Env(name)
             }
@@ -140,7 +102,7 @@ pub fn offerable(word: &str) -> Result<(), String> {
 
 pub fn grantable(word: &str) -> Result<(), String> {
     let why = match kind(word) {
-        CapabilityKind::Free | CapabilityKind::Env(_) | CapabilityKind::Ask(_) => return Ok(()),
+        CapabilityKind::Free | CapabilityKind::Env(_) | CapabilityKind::Ask => return Ok(()),
         CapabilityKind::Secret(_) => {
             "is granted by an entry of [secrets] grant in the tool's policy, which says where it \
             lies"
@@ -259,9 +221,7 @@ pub(super) fn judge(
                         format!("{name}, with the host's own text (never shown)"),
                         &[layer::ENVIRONMENT],
                     ),
-                    CapabilityKind::Ask(ask) => {
-                        (format!("{} of the client that called it", ask.word()), &[])
-                    }
+                    CapabilityKind::Ask => ("a form at the client that called it".to_owned(), &[]),
                     _ => (word.clone(), &[layer::ENVIRONMENT]),
                 };
                 let rule = format!("{}: {}", origin.name, entry.name);

@@ -2,7 +2,7 @@
 //! those answers.
 
 use super::callers::CallerGrant;
-use super::capability::{self, Ask};
+use super::capability;
 use super::confinement::{Grant, HostGrant, Network, Runtime, SecretGrant, Shape, Variable};
 use super::document::FileProblem;
 use super::hosts;
@@ -82,16 +82,13 @@ impl Decision {
         self.limits.iter().find(|l| l.limit == limit)
     }
 
-    pub fn asks(&self) -> Vec<Ask> {
-        let granted = self
-            .verdicts
-            .iter()
-            .filter(|verdict| verdict.what == RequestKind::Capability && verdict.allowed);
-        let asks = granted.filter_map(|verdict| match capability::kind(&verdict.asked) {
-            capability::CapabilityKind::Ask(ask) => Some(ask),
-            _ => None,
-        });
-        asks.collect()
+    /// Whether the tool may ask the person at the client that called it.
+    pub fn may_ask(&self) -> bool {
+        self.verdicts.iter().any(|verdict| {
+            verdict.what == RequestKind::Capability
+                && verdict.allowed
+                && capability::kind(&verdict.asked) == capability::CapabilityKind::Ask
+        })
     }
 
     pub fn network(&self) -> Network {

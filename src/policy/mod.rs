@@ -39,7 +39,7 @@ pub use callers::{
     AllowedValue, Breaker, CALLERS_FILE, CallerGrant, CallerRule, Callers, EVERYBODY,
     ParameterRule, ToolLimit,
 };
-pub use capability::{Ask, Capability, grantable, needs_of, offerable};
+pub use capability::{Capability, grantable, needs_of, offerable};
 pub use confinement::*;
 pub use decide::{RUN_CODE, RunTarget, SCRIPT_SERVICE, decide, decide_run};
 pub use decision::Decision;

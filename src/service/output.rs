@@ -6,7 +6,6 @@ use crate::base::text::{is_printable, printable};
 use crate::executor::output::STDERR_FAILURE;
 use crate::executor::{ContentPlaces, Ending, ToolAnswer};
 use crate::fault::{Fault, Kind};
-use crate::policy::Ask;
 use crate::quantity::{Limit, MAX_OBSERVATION_BYTES};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -20,6 +19,8 @@ const TAIL: usize = 2048;
 const BLOCKS: usize = 200;
 /// Most questions at once, and the longest text of questions and state, bytes. The state comes back
 /// sealed, beside the answers, in a message that is bounded too.
+/// The one question that a tool may ask (MCP, "Elicitation").
+pub const ASK_METHOD: &str = "elicitation/create";
 const MAX_QUESTIONS: usize = 16;
 const MAX_QUESTION_BYTES: usize = 32 * 1024;
 /// The first bytes of media of these types.
@@ -378,7 +379,8 @@ pub struct Questions {
 /// The client of a call: what it can be asked, and what it answered.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AskableClient {
-    pub can: Vec<Ask>,
+    /// Whether it can show a form.
+    pub is_askable: bool,
     /// What it answered, by the tool's keys.
     pub answers: Map<String, Value>,
     pub state: Value,
@@ -451,7 +453,11 @@ struct Embedded {
 impl AskableClient {
     /// The member `$client` of the input of a tool that may ask.
     pub fn to_json(&self) -> Value {
-        let can: Vec<&str> = self.can.iter().map(|ask| ask.word()).collect();
+        let can: &[&str] = if self.is_askable {
+            &["elicitation"]
+        } else {
+            &[]
+        };
         json!({"can": can, "answers": self.answers, "state": self.state})
     }
 }
@@ -484,7 +490,7 @@ impl<'a> OutputKind<'a> {
             }
             let questions: Questions =
                 serde_json::from_str(answer).map_err(|e| wrong("$ask", e.to_string()))?;
-            questions.asks().map_err(|why| wrong("$ask", why))?;
+            questions.check().map_err(|why| wrong("$ask", why))?;
             return Ok(OutputKind::Asks(questions));
         }
         Ok(OutputKind::Plain)
@@ -512,38 +518,24 @@ fn without_media(block: &str) -> Value {
 }
 
 impl Questions {
-    /// The kinds of questions, each once.
-    pub fn asks(&self) -> Result<Vec<Ask>, String> {
+    fn check(&self) -> Result<(), String> {
         if self.requests.is_empty() || self.requests.len() > MAX_QUESTIONS {
             return Err(format!("it must hold 1 to {MAX_QUESTIONS} questions"));
         }
-        let mut asks = Vec::new();
         for (key, request) in &self.requests {
-            let ask = request["method"]
-                .as_str()
-                .and_then(Ask::of_method)
-                .ok_or_else(|| {
-                    let methods = Ask::ALL.map(Ask::method).join(", ");
-                    format!(
-                        "the method of '{}' must be one of {methods}",
-                        printable(key)
-                    )
-                })?;
-            if ask == Ask::Elicitation
-                && request["params"]["mode"]
-                    .as_str()
-                    .is_some_and(|mode| mode != "form")
-            {
+            if request["method"] != ASK_METHOD {
+                let key = printable(key);
+                return Err(format!("the method of '{key}' must be {ASK_METHOD}"));
+            }
+            let mode = request["params"]["mode"].as_str();
+            if mode.is_some_and(|mode| mode != "form") {
                 return Err(
                     "a question to a person must be a form: no tool may send people to a URL"
                         .to_owned(),
                 );
             }
-            if !asks.contains(&ask) {
-                asks.push(ask);
-            }
         }
-        Ok(asks)
+        Ok(())
     }
 }
 

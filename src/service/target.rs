@@ -112,7 +112,7 @@ impl Target {
     }
 
     pub fn may_ask(&self) -> bool {
-        !self.enveloped && !self.decided.decision.asks().is_empty()
+        !self.enveloped && self.decided.decision.may_ask()
     }
 
     /// Adds the tool's questions to the report. Refuses questions that policy does not allow, or
@@ -123,25 +123,20 @@ impl Target {
         client: &AskableClient,
         record: &mut CallRecord,
     ) -> Result<(), Fault> {
-        let asks = questions.asks().unwrap_or_default();
-        let granted = self.decided.decision.asks();
-        if let Some(ask) = asks.iter().find(|ask| !granted.contains(ask)) {
-            let message = format!("The tool may not ask its client for {}.", ask.word());
-            let word = format!("ask:{}", ask.word());
-            let person =
-                format!("its manifest must require the capability `{word}`, and a policy grant it");
+        if !self.decided.decision.may_ask() {
+            let message = "The tool may not ask its client.";
+            let person = "its manifest must require the capability `ask:elicitation`, and a policy \
+                grant it";
             return Err(Fault::new(Kind::SecurityError, message).person(person));
         }
         record.report.questions = Some(questions.clone());
-        match asks.iter().find(|ask| !client.can.contains(ask)) {
-            None => Ok(()),
-            Some(ask) => {
-                let message = format!("The tool needs a client that can be asked: {}.", ask.word());
-                let details = "The tool ran, and has not done its work. Call it with an MCP client \
-                    that offers this.";
-                Err(Fault::new(Kind::CapabilityError, message).details(details))
-            }
+        if client.is_askable {
+            return Ok(());
         }
+        let message = "The tool needs a client that can be asked: elicitation.";
+        let details = "The tool ran, and has not done its work. Call it with an MCP client that \
+            offers this.";
+        Err(Fault::new(Kind::CapabilityError, message).details(details))
     }
 
     /// Asks the breaker of what runs: the script, service or method, whatever tool names it.

@@ -79,9 +79,8 @@ pub fn touches(decision: &Decision) -> Vec<String> {
         .iter()
         .map(|(name, value)| format!("variable {name}={}", value.shown()));
     let asks = decision
-        .asks()
-        .into_iter()
-        .map(|ask| format!("ask the client: {}", ask.word()));
+        .may_ask()
+        .then(|| "ask the person at the client".to_owned());
     let packages = decision
         .packages
         .iter()

@@ -247,7 +247,7 @@ fn words(manifest: &Manifest, decision: &Decision, why: &str) -> String {
     let mut secrets = Vec::new();
     for word in words.into_iter().filter(|word| !never.contains(word)) {
         match capability::kind(word) {
-            CapabilityKind::Env(_) | CapabilityKind::Ask(_) => {
+            CapabilityKind::Env(_) | CapabilityKind::Ask => {
                 granted.push(format!("{{ name = {}, why = {why} }}", quote(word)))
             }
             CapabilityKind::Secret(name) => {

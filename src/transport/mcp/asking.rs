@@ -5,8 +5,7 @@
 use crate::base::semaphore::Permit;
 use crate::base::{lock, sha256_hex, text};
 use crate::fault::{Fault, Kind};
-use crate::policy::Ask;
-use crate::service::output::{AskableClient, Questions};
+use crate::service::output::Questions;
 use crate::service::{self, Limiter, Question};
 use futures_util::future::BoxFuture;
 use jiff::Timestamp;
@@ -117,35 +116,18 @@ impl Seal {
     }
 }
 
-/// What this client can be asked.
-pub fn supported_asks(context: &RequestContext<RoleServer>) -> Vec<Ask> {
-    let Some(client) = context.client_capabilities() else {
-        return Vec::new();
-    };
-    let has = |ask: &Ask| match ask {
-        // A client that names kinds supports only these. All questions of this host are forms.
-        Ask::Elicitation => client
-            .elicitation
-            .as_ref()
-            .is_some_and(|kind| kind.form.is_some() || kind.url.is_none()),
-        Ask::Sampling => client.sampling.is_some(),
-        Ask::Roots => client.roots.is_some(),
-    };
-    Ask::ALL.into_iter().filter(has).collect()
+/// Whether this client can show a form. One that names kinds supports only these.
+pub fn is_askable(context: &RequestContext<RoleServer>) -> bool {
+    let client = context.client_capabilities();
+    client
+        .and_then(|client| client.elicitation)
+        .is_some_and(|kind| kind.form.is_some() || kind.url.is_none())
 }
 
-/// The error for a client that lacks a needed capability.
-pub fn missing_capability(questions: &Questions, client: &AskableClient) -> ErrorData {
-    let missing = questions
-        .asks()
-        .unwrap_or_default()
-        .into_iter()
-        .filter(|ask| !client.can.contains(ask));
-    let named: Map<String, Value> = missing
-        .map(|ask| (ask.word().to_owned(), json!({})))
-        .collect();
+/// The error for a client that cannot be asked.
+pub fn missing_capability() -> ErrorData {
     let needed: ClientCapabilities =
-        serde_json::from_value(Value::Object(named)).unwrap_or_default();
+        serde_json::from_value(json!({"elicitation": {}})).unwrap_or_default();
     ErrorData::missing_required_client_capability(needed)
 }
 
@@ -182,17 +164,17 @@ fn form(asked: &Value) -> Value {
 
 /// The questions as MCP requests. A form says which tool asks.
 pub fn requests(tool: &str, asked: Map<String, Value>) -> Result<InputRequests, ErrorData> {
-    let requests: Result<InputRequests, serde_json::Error> =
-        asked.into_iter().map(|(key, mut request): (String, Value)| {
-        if request["method"] == Ask::Elicitation.method() {
+    let requests: Result<InputRequests, serde_json::Error> = asked
+        .into_iter()
+        .map(|(key, mut request): (String, Value)| {
             let asked = &request["params"];
             let message = text::printable_block(asked["message"].as_str().unwrap_or_default());
             let schema = form(&asked["requestedSchema"]);
             request["params"] =
                 json!({"message": format!("{tool} asks: {message}"), "requestedSchema": schema});
-        }
-        serde_json::from_value(request).map(|request| (key, request))
-    }).collect();
+            serde_json::from_value(request).map(|request| (key, request))
+        })
+        .collect();
     requests.map_err(|e| {
         ErrorData::internal_error(format!("The tool's question cannot be read: {e}"), None)
     })
@@ -222,8 +204,6 @@ pub async fn elicit(
 ) -> Result<Value, ServiceError> {
     let mut request = match request {
         InputRequest::Elicitation(ask) => ServerRequest::ElicitRequest(ask),
-        InputRequest::CreateMessage(ask) => ServerRequest::CreateMessageRequest(ask),
-        InputRequest::ListRoots(ask) => ServerRequest::ListRootsRequest(ask),
         _ => return Ok(Value::Null),
     };
     request
@@ -237,8 +217,6 @@ pub async fn elicit(
     question.1 = None;
     Ok(match answer? {
         ClientResult::ElicitResult(answer) => json!(answer),
-        ClientResult::CreateMessageResult(answer) => json!(answer),
-        ClientResult::ListRootsResult(answer) => json!(answer),
         other => json!(other),
     })
 }

@@ -14,7 +14,6 @@ use crate::base::{lock, text};
 use crate::executor::{Level, Progress};
 use crate::fault::{Fault, Kind};
 use crate::manifest::TaskUse;
-use crate::policy::Ask;
 use crate::service::{
     Approver, Arguments, CallRequest, Caller, Event, Report, Service, Sink, output,
 };
@@ -205,9 +204,9 @@ impl Frontend {
         let asked = McpRequest::find(context)?;
         let id = &*call.tool.clone();
         let who = self.who(asked, context)?;
-        let can = asking::supported_asks(context);
+        let is_askable = asking::is_askable(context);
         // Only a call that may ask can come back with answers.
-        let asks = again.0.is_some() || !can.is_empty();
+        let asks = again.0.is_some() || is_askable;
         let bound = if asks {
             asking::bind(&who.user, id, &call.arguments.canonical_text())
         } else {
@@ -235,9 +234,9 @@ impl Frontend {
             answer: person.into(),
             question: Mutex::default(),
         };
-        let person = can.contains(&Ask::Elicitation).then(|| Arc::new(person));
+        let person = is_askable.then(|| Arc::new(person));
         let client = output::AskableClient {
-            can,
+            is_askable,
             answers,
             state,
         };
@@ -281,7 +280,7 @@ impl Frontend {
         for _ in 0..asking::ROUNDS {
             let tool = call.tool.clone();
             let client = call.client.clone();
-            let again = (!modern && !client.can.is_empty()).then(|| call.again());
+            let again = (!modern && client.is_askable).then(|| call.again());
             let (sink, events) = Sink::new(EVENT_QUEUE);
             let notified = Notifier::new(context, &tool, *lock(&self.level)).send_all(events);
             let mut report = tokio::join!(self.mcp.service.call(call, sink), notified).0;
@@ -295,8 +294,8 @@ impl Frontend {
             }
             let questions = match report.questions.take() {
                 Some(questions) if report.error.is_none() => questions,
-                Some(questions) if modern => {
-                    return Err(asking::missing_capability(&questions, &client));
+                Some(_) if modern => {
+                    return Err(asking::missing_capability());
                 }
                 _ => return Ok(Answered::Report(Box::new(report))),
             };
@@ -343,7 +342,7 @@ impl Frontend {
     ) -> Result<CallToolResponse, ErrorData> {
         let asked = McpRequest::find(context)?;
         let client = output::AskableClient {
-            can: asking::supported_asks(context),
+            is_askable: asking::is_askable(context),
             ..Default::default()
         };
         let call = asked.complete(context, call)?;

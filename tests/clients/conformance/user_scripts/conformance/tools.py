@@ -28,17 +28,6 @@ def resource(uri, mime, words):
     return {"type": "resource", "resource": {"uri": uri, "mimeType": mime, "text": words}}
 
 
-def sample(prompt, most=100):
-    message = {"role": "user", "content": {"type": "text", "text": prompt}}
-    return {"method": "sampling/createMessage", "params": {"messages": [message], "maxTokens": most}}
-
-
-def said(key):
-    """The text of a model's answer."""
-    block = toolhost.answers[key]["content"]
-    return (block[0] if isinstance(block, list) else block)["text"]
-
-
 def given(key, field):
     """A field of an accepted form, or None."""
     answer = toolhost.answers.get(key)
@@ -109,14 +98,8 @@ def elicitation(message):
     return content(text("User response: " + told("user")))
 
 
-def sampling(prompt):
-    if "model" not in toolhost.answers:
-        return toolhost.ask(model=sample(prompt))
-    return content(text("LLM response: " + said("model")))
-
-
 def missing_capability():
-    return sampling("hello")
+    return toolhost.ask(user_name=toolhost.form("What is your name?", {"name": TEXT}))
 
 
 def elicitation_defaults():
@@ -158,33 +141,10 @@ def ask_name():
     return content(text(f"Hello, {name}!"))
 
 
-def ask_model():
-    if "capital_question" not in toolhost.answers:
-        return toolhost.ask(capital_question=sample("What is the capital of France?"))
-    return content(text("The model said: " + said("capital_question")))
-
-
-def ask_roots():
-    if "client_roots" not in toolhost.answers:
-        return toolhost.ask(client_roots={"method": "roots/list", "params": {}})
-    return content(text(f"Roots: {toolhost.answers['client_roots']['roots']}"))
-
-
 def ask_with_state():
     if given("confirm", "ok") is None:
         return toolhost.ask({"round": 1}, confirm=toolhost.form("Please confirm", {"ok": {"type": "boolean"}}))
     return content(text("state-ok" if toolhost.state == {"round": 1} else "state-lost"))
-
-
-def ask_several():
-    if {"user_name", "greeting", "client_roots"} - set(toolhost.answers):
-        return toolhost.ask(
-            {"asked": True},
-            user_name=toolhost.form("What is your name?", {"name": TEXT}),
-            greeting=sample("Generate a greeting", 50),
-            client_roots={"method": "roots/list", "params": {}},
-        )
-    return content(text(f"{given('user_name', 'name')}: {said('greeting')}"))
 
 
 def ask_twice():
@@ -200,12 +160,7 @@ def ask_twice():
 def ask_what_is_offered():
     if toolhost.answers:
         return content(text(f"Got {sorted(toolhost.answers)}."))
-    asked = {}
-    if "sampling" in toolhost.can:
-        asked["model"] = sample("What is the capital of France?")
-    if "elicitation" in toolhost.can:
-        asked["user"] = toolhost.form("What is your name?", {"name": TEXT})
-    return toolhost.ask(**asked)
+    return toolhost.ask(user=toolhost.form("What is your name?", {"name": TEXT}))
 
 
 def greet(name="world"):

@@ -50,8 +50,6 @@ enum Verb {
     Build { tool: Option<String> },
     /// Show what was built, for one tool or all
     List { tool: Option<String> },
-    /// Read all files that were built, and report those that have changed
-    Verify { tool: Option<String> },
     /// Remove what was built for a tool, or all of it, and what was resolved without a lock; never
     /// what a call uses
     Clean { tool: Option<String> },
@@ -93,7 +91,6 @@ async fn perform(service: &Service, verb: Verb) -> Result<VerbOutput, Refusal> {
         } => lock(service, &tool, &packages, out, replace).await,
         Verb::Build { tool } => build(service, tool.as_deref()).await,
         Verb::List { tool } => list(service, tool.as_deref()),
-        Verb::Verify { tool } => verify(service, tool.as_deref()),
         Verb::Clean { tool } => clean(service, tool.as_deref()),
     }
 }
@@ -362,30 +359,6 @@ fn of_tool(
         Err(fault) if own.is_empty() && fault.kind == Kind::ToolNotFoundError => Err(fault.into()),
         _ => Ok(own),
     }
-}
-
-fn verify(service: &Service, tool: Option<&str>) -> Result<VerbOutput, Refusal> {
-    let store = service.packages().store()?;
-    let mut worst = Exit::Ok;
-    let report = entries(service, tool, |entry, _| {
-        let altered = store.altered(entry);
-        let state = match &altered {
-            None => "as it was built".to_owned(),
-            Some(path) => {
-                worst = Exit::Host;
-                format!(
-                    "CHANGED: {}; the next call builds it again",
-                    printable(path)
-                )
-            }
-        };
-        let row = json!({"key": entry.key, "tool": entry.about.tool, "changed": altered});
-        Ok((row, format!("{}  {}: {state}", entry.key, entry.about.tool)))
-    })?;
-    Ok(VerbOutput {
-        exit: worst,
-        ..report
-    })
 }
 
 fn clean(service: &Service, tool: Option<&str>) -> Result<VerbOutput, Refusal> {

@@ -59,7 +59,7 @@ enum Verb {
     Audit(audit::Args),
     /// Compare two policies, manifests or audits: what becomes possible, and what no longer is
     Diff(diff::Args),
-    /// Lock, build, list, verify and clean the packages that tools require
+    /// Lock, build, list and clean the packages that tools require
     Deps(deps::Args),
     /// Run the examples of a tool's manifest
     Test(test::Args),

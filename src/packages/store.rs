@@ -271,16 +271,6 @@ impl Store {
         Ok(all)
     }
 
-    /// The first path that changed since the build, by its stamp or its content's digest.
-    pub fn altered(&self, entry: &BuiltEnvironment) -> Option<String> {
-        let Ok(root) = self.content.open_tree(&entry.name) else {
-            return Some("its folder".to_owned());
-        };
-        first_changed(&root, entry)
-            .or_else(|| tree::first_altered(root.as_fd(), &entry.items))
-            .map(str::to_owned)
-    }
-
     /// Removes an entry; false: it is in use.
     pub fn remove(&self, key: &str) -> io::Result<bool> {
         let entry = self.entry(key);

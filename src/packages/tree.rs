@@ -273,21 +273,6 @@ pub fn first_changed<'i>(root: BorrowedFd, items: &'i [Item]) -> Option<&'i str>
     })
 }
 
-/// The first path whose content does not match its digest.
-pub fn first_altered<'i>(root: BorrowedFd, items: &'i [Item]) -> Option<&'i str> {
-    // Folders and what the host added have no digest: their stamps were compared.
-    let same = |item: &&Item| {
-        item.sha256.as_ref().is_none_or(|sha256| {
-            let file = open_at(root, item.path.as_str(), OFlag::O_RDONLY).map(File::from);
-            file.is_ok_and(|file| digest(file, item.bytes).is_ok_and(|(now, _)| now == *sha256))
-        })
-    };
-    items
-        .iter()
-        .find(|item| !same(item))
-        .map(|item| item.path.as_str())
-}
-
 /// Paths at which an interpreter runs code before the script: `.pth` files and the customisation
 /// modules.
 pub fn startup_files(items: &[Item], site: &str) -> Vec<PathBuf> {
@@ -377,14 +362,9 @@ mod tests {
             files::without_links(top, OFlag::O_RDONLY | OFlag::O_DIRECTORY).expect("a folder");
         for n in [0, MIN_PART_FILES, 3 * MIN_PART_FILES - 1].map(|n| n.to_string()) {
             let items = read(top, 10_000).expect("taken");
-            let both = (
-                first_changed(root.as_fd(), &items),
-                first_altered(root.as_fd(), &items),
-            );
-            assert_eq!(both, (None, None), "the control");
+            assert_eq!(first_changed(root.as_fd(), &items), None, "the control");
             std::fs::write(top.join(&n), "two").expect("written");
             assert_eq!(first_changed(root.as_fd(), &items), Some(n.as_str()));
-            assert_eq!(first_altered(root.as_fd(), &items), Some(n.as_str()));
         }
         let mode = std::fs::metadata(top.join("0"))
             .expect("there")

@@ -17,6 +17,7 @@ mod document;
 mod file;
 mod files;
 mod grantable;
+pub mod headers;
 mod hosts;
 mod limits;
 mod load;

@@ -9,6 +9,7 @@ use super::capability::{self, CapabilityKind};
 use super::confinement::{Grant, HeaderRule, HostGrant, SecretGrant, SecretSource};
 use super::files::plain_path;
 use super::grantable::{Ceiling, Grantable, PolicyEntry, granted};
+use super::headers;
 use super::places::PlacedArea;
 use super::verdict::{Narrower, RequestKind, Verdict, layer};
 use crate::base::place::Mounts;
@@ -31,12 +32,6 @@ const MAX_FILE_NAME_BYTES: usize = 255;
 const MAX_HEADER_BYTES: usize = 1000;
 /// Stands for the name of the caller.
 pub const CALLER: &str = "{caller}";
-/// Headers that say how a message is read or where it goes: no secret is one of them.
-#[rustfmt::skip]
-const FRAMING: [&str; 14] = [
-    "host", "connection", "content-length", "content-encoding", "transfer-encoding", "te", "trailer", "upgrade",
-    "keep-alive", "proxy-connection", "proxy-authorization", "accept-encoding", "expect", "http2-settings",
-];
 
 #[derive(Deserialize)]
 struct HeaderLine {
@@ -215,7 +210,7 @@ fn exact(written: &str) -> Result<(String, u16), String> {
     }
 }
 
-/// A token (RFC 9110, section 5.6.2) that is none of `FRAMING`, in lower case.
+/// A token (RFC 9110, section 5.6.2) that does not frame a message, in lower case.
 pub fn header_name(written: &str) -> Result<String, String> {
     let name = written.to_ascii_lowercase();
     let is_token = !name.is_empty()
@@ -223,7 +218,7 @@ pub fn header_name(written: &str) -> Result<String, String> {
         && name
             .bytes()
             .all(|b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b));
-    if is_token && !FRAMING.contains(&name.as_str()) {
+    if is_token && !headers::is_framing(&name) {
         Ok(name)
     } else {
         Err(

@@ -142,7 +142,7 @@ fn a_lock_is_asked_for_made_and_kept() {
     let asked = shop.log().len();
     shop.expect("loose", "ok \"2.0\"");
     assert_eq!(shop.log().len(), asked);
-    for verb in ["lock", "build", "list", "verify", "clean"] {
+    for verb in ["lock", "build", "list", "clean"] {
         let unknown = shop.deps(&[verb, "esc:lose"]);
         assert!(
             unknown.code == Some(2) && unknown.stderr.contains("Unknown tool 'esc:lose'"),

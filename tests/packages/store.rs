@@ -12,8 +12,6 @@ fn what_somebody_changed_is_built_again() {
         let shop = IndexedHost::new(who);
         shop.python("one", &["plain==1.0"], PLAIN);
         shop.expect("one", "ok \"1.0\"");
-        let verified = || shop.deps(&["verify"]).text();
-        assert!(verified().contains("as it was built"), "the control");
         let site = |tree: &str| {
             let library = fs::read_dir(shop.store().join(tree).join("lib"))
                 .unwrap()
@@ -34,7 +32,6 @@ fn what_somebody_changed_is_built_again() {
             .unwrap()
             .set_modified(time)
             .unwrap();
-        assert!(verified().contains("CHANGED"), "{}", verified());
         shop.expect("one", "ok \"1.0\"");
         let second = shop.trees();
         assert!(second.len() == 1 && second != first, "{first:?} {second:?}");

@@ -10,7 +10,7 @@ use crate::base::mask::{Finder, Hidden, MIN_SECRET_BYTES, Mask};
 use crate::base::messages;
 use crate::egress::protocol::Served;
 use crate::manifest::host::Host;
-use crate::policy::HeaderRule;
+use crate::policy::{HeaderRule, headers};
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Request, StatusCode, Version};
 use percent_encoding::{percent_decode, percent_decode_str};
@@ -21,30 +21,6 @@ use std::sync::Arc;
 
 /// Longest text of all values, bytes.
 const VALUES: u64 = 4 * 1024 * 1024;
-/// Headers that are allowed in a request whose rule has methods or paths. None of them changes
-/// method, path or host.
-#[rustfmt::skip]
-const ALLOWED_HEADERS: [&str; 52] = [
-    "accept", "accept-charset", "accept-encoding", "accept-language", "authorization", "baggage", "cache-control",
-    "connection", "content-digest", "content-disposition", "content-encoding", "content-language", "content-length",
-    "content-location", "content-type", "cookie", "date", "dnt",
-    "expect", "from", "host", "if-match", "if-modified-since", "if-none-match", "if-range", "if-unmodified-since",
-    "keep-alive", "origin", "pragma", "prefer", "priority", "proxy-connection", "range", "referer", "sec-ch-ua",
-    "sec-ch-ua-mobile", "sec-ch-ua-platform", "sec-fetch-dest", "sec-fetch-mode", "sec-fetch-site", "sec-fetch-user",
-    "sec-gpc", "te", "traceparent", "tracestate", "trailer", "transfer-encoding", "upgrade-insecure-requests",
-    "user-agent", "repr-digest", "want-content-digest", "want-repr-digest",
-];
-/// Headers that are removed from requests: a part of an answer, or an answer in another encoding,
-/// could hold a secret unseen, and no headers may follow the body.
-const REMOVED_HEADERS: [&str; 7] = [
-    "range",
-    "if-range",
-    "request-range",
-    "accept-charset",
-    "a-im",
-    "trailer",
-    "expect",
-];
 
 /// The values of a call's secrets, by name.
 #[derive(Default)]
@@ -257,8 +233,7 @@ impl Guard {
             ));
         }
         fn known(name: &str, rule_request_headers: &[String]) -> bool {
-            ALLOWED_HEADERS.contains(&name)
-                || rule_request_headers.iter().any(|allowed| allowed == name)
+            headers::is_allowed(name) || rule_request_headers.iter().any(|allowed| allowed == name)
         }
         let mut headers = request.headers().keys().filter(|name| !self.adds(name));
         let header = headers.find(|name| !known(name.as_str(), &rule.request_headers))?;
@@ -289,7 +264,7 @@ impl Guard {
         let replaced: Vec<HeaderName> = request
             .headers()
             .keys()
-            .filter(|name| self.adds(name) || REMOVED_HEADERS.contains(&name.as_str()))
+            .filter(|name| self.adds(name) || headers::is_removed(name.as_str()))
             .cloned()
             .collect();
         rewrite(request, false, host);

@@ -1,15 +1,10 @@
 //! The rule that a tool cannot make tools: what a tool may write, or once could, is never loaded by
 //! this host, and no write tree holds what this host or another tool's script relies on.
 
-mod hard_denials;
-
 use crate::base::files;
 use crate::base::place::{Mounts, Place, Placed};
-use crate::policy::area::name_matches;
-use crate::policy::confinement::{Access, Grant, Opening, SCRIPT_FOLDER};
-pub use hard_denials::MachinePlaces;
-pub(super) use hard_denials::{HardDenials, Protected};
-pub use hard_denials::{is_definition, is_obeyed, leads_modules};
+use crate::policy::grammar::area::{Access, Opening, name_matches};
+use crate::policy::grammar::files::{Grant, SCRIPT_FOLDER};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Included, Unbounded};

@@ -1,9 +1,8 @@
 //! Areas: exact sets of absolute, plain paths, with their overlap and inclusion by components. No
 //! file access.
 
-use super::confinement::{Access, Opening};
 use crate::base::text;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::path::{Component, Path, PathBuf};
 
 /// A set of paths whose overlap with another can be computed.
@@ -175,6 +174,51 @@ impl Area {
         match access {
             Access::Read => Opening::Snapshot { folder, names },
             Access::Write => Opening::Staged { folder, names },
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Access {
+    Read,
+    Write,
+}
+
+impl Access {
+    pub fn name(self) -> &'static str {
+        match self {
+            Access::Read => "read",
+            Access::Write => "write",
+        }
+    }
+}
+
+/// A part of the file system that a grant opens, and how.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", tag = "kind")]
+pub enum Opening {
+    Live {
+        path: PathBuf,
+    },
+    /// Files in one folder whose names match, bound read-only at call start.
+    /// `names` is a glob over one path component (a literal name is escaped).
+    Snapshot {
+        folder: PathBuf,
+        names: String,
+    },
+    /// A private copy of the folder's matching files; published after success, only what matches.
+    Staged {
+        folder: PathBuf,
+        names: String,
+    },
+}
+
+impl Opening {
+    pub fn folder(&self) -> &Path {
+        match self {
+            Opening::Live { path } => path,
+            Opening::Snapshot { folder, .. } | Opening::Staged { folder, .. } => folder,
         }
     }
 }

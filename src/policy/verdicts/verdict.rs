@@ -1,6 +1,6 @@
 //! One request and its answer, as plain data that a report prints.
 
-use super::area::Area;
+use crate::policy::grammar::area::Area;
 use crate::quantity::Limit;
 use serde::{Deserialize, Serialize};
 
@@ -98,7 +98,7 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    pub(super) fn met(
+    pub fn met(
         what: RequestKind,
         asked: impl Into<String>,
         effective: impl Into<String>,
@@ -123,7 +123,7 @@ impl Verdict {
         }
     }
 
-    pub(super) fn denied(
+    pub fn denied(
         what: RequestKind,
         asked: impl Into<String>,
         narrower: Narrower,
@@ -150,7 +150,7 @@ impl Verdict {
     }
 
     /// The words for a caller where this is not granted in full.
-    pub(super) fn narrowing(&self) -> String {
+    pub fn narrowing(&self) -> String {
         let kind = self.what.name();
         let asked = &self.asked;
         match (self.narrower, &self.reason) {
@@ -169,7 +169,7 @@ impl Verdict {
     }
 
     /// The verdict for a request of which only a part is granted.
-    pub(super) fn only_in_part(self, narrower: Narrower, reason: &str) -> Verdict {
+    pub fn only_in_part(self, narrower: Narrower, reason: &str) -> Verdict {
         let reason = Some(format!("only a part is allowed: {reason}"));
         Verdict {
             allowed: false,
@@ -179,7 +179,7 @@ impl Verdict {
         }
     }
 
-    pub(super) fn because(
+    pub fn because(
         self,
         rule: impl Into<String>,
         why: impl Into<String>,
@@ -250,7 +250,7 @@ impl Notes {
     }
 
     /// Notes a limit that is smaller than what was requested.
-    pub(super) fn clamped(&mut self, limit: &LimitVerdict, asked: u64, gets: u64) {
+    pub fn clamped(&mut self, limit: &LimitVerdict, asked: u64, gets: u64) {
         let words = format!("clamped: {} asked {asked}, gets {gets}", limit.limit.name());
         self.all
             .push(format!("{words} (set by {})", limit.set_by()));

@@ -1,119 +1,13 @@
-//! Capabilities: the words that a manifest may require, and who must agree to each.
+//! Capabilities: who must agree to each word that a manifest requires, and the variables of a tool.
 
-use super::confinement::Variable;
-use super::grantable::{Ceiling, granted};
+use super::ceiling::{Ceiling, granted};
 use super::machine::{Machine, Need};
+use super::shape::Variable;
 use super::verdict::{Narrower, RequestKind, Verdict, layer};
-use crate::base::text::{self, printable};
-use crate::manifest::reader::Reader;
-use crate::manifest::reader::did_you_mean;
-use crate::manifest::{At, Handler, Language, Manifest, environment};
-use serde::Deserialize;
+use crate::base::text::printable;
+use crate::manifest::{Handler, Language, Manifest, environment};
+use crate::policy::grammar::capability::{CapabilityKind, kind, unknown};
 use std::collections::BTreeMap;
-
-/// How a capability is met.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CapabilityKind<'a> {
-    /// Every tool has it, within its limits and layers.
-    Free,
-    /// `env:NAME`: this host must offer that variable, and a policy must grant it.
-    Env(&'a str),
-    /// `secret:NAME`: a policy must say in `[secrets]` where it lies and how it is used.
-    Secret(&'a str),
-    /// `ask:WHAT`: a policy must grant that the tool asks its client.
-    Ask(Ask),
-    /// Something that the machine has if the host's configuration says so (`capabilities`). It
-    /// opens nothing.
-    Declared,
-    Later,
-    Unknown,
-}
-
-const KNOWN: [&str; 9] = [
-    "subprocess",
-    "env:NAME",
-    "secret:NAME",
-    "ask:elicitation",
-    "ask:sampling",
-    "ask:roots",
-    "gpu",
-    "long-running",
-    "files:input",
-];
-
-/// What a tool may ask of the client that called it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ask {
-    Elicitation,
-    Sampling,
-    Roots,
-}
-
-impl Ask {
-    pub const ALL: [Ask; 3] = [Ask::Elicitation, Ask::Sampling, Ask::Roots];
-
-    pub fn word(self) -> &'static str {
-        match self {
-            Ask::Elicitation => "elicitation",
-            Ask::Sampling => "sampling",
-            Ask::Roots => "roots",
-        }
-    }
-
-    /// MCP's name of the request.
-    pub fn method(self) -> &'static str {
-        match self {
-            Ask::Elicitation => "elicitation/create",
-            Ask::Sampling => "sampling/createMessage",
-            Ask::Roots => "roots/list",
-        }
-    }
-
-    pub fn of_method(method: &str) -> Option<Ask> {
-        Ask::ALL.into_iter().find(|ask| ask.method() == method)
-    }
-}
-
-pub fn kind(word: &str) -> CapabilityKind<'_> {
-    match word {
-        "subprocess" => CapabilityKind::Free,
-        // Nothing in this version provides these, so none of them is granted.
-        "long-running" | "files:input" => CapabilityKind::Later,
-        "gpu" => CapabilityKind::Declared,
-        _ => match word.split_once(':') {
-            Some(("ask", what)) => Ask::ALL
-                .into_iter()
-                .find(|ask| ask.word() == what)
-                .map_or(CapabilityKind::Unknown, CapabilityKind::Ask),
-            Some(("env", name)) if environment::refusal_reason(name, "").is_none() => {
-                CapabilityKind::Env(name)
-            }
-            Some(("secret", name)) if environment::refusal_reason(name, "").is_none() => {
-                CapabilityKind::Secret(name)
-            }
-            _ => CapabilityKind::Unknown,
-        },
-    }
-}
-
-/// Why no host could ever meet this word; `None` = some host may.
-pub fn unknown(word: &str) -> Option<String> {
-    if kind(word) != CapabilityKind::Unknown {
-        return None;
-    }
-    let shown = printable(&text::head(word, 60));
-    let variable = word.strip_prefix("env:").or(word.strip_prefix("secret:"));
-    Some(
-        match variable.and_then(|name| environment::refusal_reason(name, "")) {
-            Some(why) => format!("capability '{shown}': {why}"),
-            None => format!(
-                "unknown capability '{shown}'{}; known: {}",
-                did_you_mean(word, &KNOWN),
-                KNOWN.join(", ")
-            ),
-        },
-    )
-}
 
 /// Needs that the manifest alone shows: features that are not built yet, and unknown capabilities.
 pub fn needs_of(manifest: &Manifest) -> Vec<Need> {
@@ -128,55 +22,6 @@ pub fn needs_of(manifest: &Manifest) -> Vec<Need> {
         ))
     });
     later.into_iter().chain(unknown).collect()
-}
-
-pub fn offerable(word: &str) -> Result<(), String> {
-    if kind(word) == CapabilityKind::Declared {
-        Ok(())
-    } else {
-        grantable(word)
-    }
-}
-
-pub fn grantable(word: &str) -> Result<(), String> {
-    let why = match kind(word) {
-        CapabilityKind::Free | CapabilityKind::Env(_) | CapabilityKind::Ask(_) => return Ok(()),
-        CapabilityKind::Secret(_) => {
-            "is granted by an entry of [secrets] grant in the tool's policy, which says where it \
-            lies"
-        }
-        CapabilityKind::Declared => {
-            "needs no grant: `capabilities` in the host's configuration declares it"
-        }
-        CapabilityKind::Later => "is not built yet: remove it",
-        CapabilityKind::Unknown => return Err(unknown(word).unwrap_or_default()),
-    };
-    Err(format!("`{}` {why}", printable(word)))
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-pub struct Capability {
-    pub name: String,
-    pub why: String,
-    #[serde(skip)]
-    pub at: At,
-}
-
-/// `cap`: the file is a cap, which names the secrets that policies may grant.
-pub(super) fn read(document: &mut Reader<'_>, cap: bool) -> Vec<Capability> {
-    let mut found = Vec::new();
-    for (pointer, granted) in document.list::<Capability>("/capabilities/grant") {
-        let pointer = format!("{pointer}/name");
-        let is_secret = cap && matches!(kind(&granted.name), CapabilityKind::Secret(_));
-        if !is_secret {
-            document.parsed(&pointer, grantable(&granted.name));
-        }
-        found.push(Capability {
-            at: document.at(&pointer),
-            ..granted
-        });
-    }
-    found
 }
 
 /// Why a capability cannot be met on this machine, whatever a policy says.
@@ -203,7 +48,7 @@ fn missing(machine: &Machine, manifest: &Manifest, word: &str) -> Option<&'stati
 }
 
 /// Judges all capabilities that are not secrets. Returns what this machine lacks for them.
-pub(super) fn judge(
+pub fn judge(
     manifest: &Manifest,
     ceilings: &[Ceiling<'_>],
     machine: &Machine,
@@ -279,7 +124,7 @@ pub(super) fn judge(
 
 /// Literals, and variables of the host that were granted as capabilities. Names that steer the
 /// loader or an interpreter are refused, as they were at load.
-pub(super) fn env(
+pub fn env(
     manifest: &Manifest,
     machine: &Machine,
     verdicts: &mut Vec<Verdict>,

@@ -182,7 +182,7 @@ fn areas(decision: &Decision) -> Vec<String> {
     shape(decision)
         .grants
         .iter()
-        .map(|grant| Area::from_opening(&grant.opening).text())
+        .map(|grant| grant.area.text())
         .collect()
 }
 

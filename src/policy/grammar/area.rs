@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::path::{Component, Path, PathBuf};
 
 /// A set of paths whose overlap with another can be computed.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Area {
     /// A folder and everything below it.
@@ -145,21 +145,6 @@ impl Area {
         folder + start + &parts.collect::<String>()
     }
 
-    pub fn from_opening(opening: &Opening) -> Area {
-        match opening {
-            Opening::Live { path } => Area::Tree(path.clone()),
-            Opening::Snapshot { folder, names } | Opening::Staged { folder, names } => {
-                match literal(names) {
-                    Some(name) => Area::File(folder.join(name)),
-                    None => Area::Names {
-                        folder: folder.clone(),
-                        names: names.clone(),
-                    },
-                }
-            }
-        }
-    }
-
     /// How the area is opened: a tree live, files as a snapshot at call start or, to write, as a
     /// private copy.
     pub fn opening(&self, access: Access) -> Opening {
@@ -214,11 +199,16 @@ pub enum Opening {
     },
 }
 
-impl Opening {
-    pub fn folder(&self) -> &Path {
-        match self {
-            Opening::Live { path } => path,
-            Opening::Snapshot { folder, .. } | Opening::Staged { folder, .. } => folder,
+impl From<Opening> for Area {
+    fn from(opening: Opening) -> Area {
+        match opening {
+            Opening::Live { path } => Area::Tree(path),
+            Opening::Snapshot { folder, names } | Opening::Staged { folder, names } => {
+                match literal(&names) {
+                    Some(name) => Area::File(folder.join(name)),
+                    None => Area::Names { folder, names },
+                }
+            }
         }
     }
 }
@@ -400,11 +390,7 @@ mod tests {
         ] {
             assert!(name_matches(&escape(odd), odd), "{odd}");
             let area = Area::File(Path::new("/d").join(odd));
-            assert_eq!(
-                Area::from_opening(&area.opening(Access::Write)),
-                area,
-                "{odd}"
-            );
+            assert_eq!(Area::from(area.opening(Access::Write)), area, "{odd}");
         }
         for (names, yes, no) in [
             ("a[*]b", "a*b", "axb"),

@@ -131,21 +131,75 @@ pub fn plain_path(text: &str) -> Result<PathBuf, String> {
 /// Placeholder for the script's folder where a service method gets its script with the call.
 pub const SCRIPT_FOLDER: &str = "/<folder of the script>";
 
+/// Files that a call may read or write.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(from = "WrittenGrant", into = "WrittenGrant")]
 pub struct Grant {
     pub access: Access,
-    pub opening: Opening,
+    pub area: Area,
     pub asked: String,
     pub rule: String,
     pub why: String,
 }
 
+/// A grant as shapes and reports write it: with the way in which its files are opened.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WrittenGrant {
+    access: Access,
+    opening: Opening,
+    asked: String,
+    rule: String,
+    why: String,
+}
+
+impl From<WrittenGrant> for Grant {
+    fn from(written: WrittenGrant) -> Grant {
+        Grant {
+            access: written.access,
+            area: written.opening.into(),
+            asked: written.asked,
+            rule: written.rule,
+            why: written.why,
+        }
+    }
+}
+
+impl From<Grant> for WrittenGrant {
+    fn from(grant: Grant) -> WrittenGrant {
+        WrittenGrant {
+            opening: grant.opening(),
+            access: grant.access,
+            asked: grant.asked,
+            rule: grant.rule,
+            why: grant.why,
+        }
+    }
+}
+
 impl Grant {
+    pub fn opening(&self) -> Opening {
+        self.area.opening(self.access)
+    }
+
+    /// Whether calls write to a private copy, in which any name can be made.
+    pub fn is_staged(&self) -> bool {
+        self.access == Access::Write && !matches!(self.area, Area::Tree(_))
+    }
+
+    /// The area in which a call finds or makes files by it.
+    pub fn reachable(&self) -> Area {
+        if self.is_staged() {
+            // Other names than the staged ones can be made there, and are dropped afterwards.
+            Area::Tree(self.area.folder().to_path_buf())
+        } else {
+            self.area.clone()
+        }
+    }
+
     /// The folder of a read grant that the manifest requested with `base:`.
     pub fn base_tree(&self) -> Option<&Path> {
-        (self.access == Access::Read && self.asked.starts_with("base:"))
-            .then(|| self.opening.folder())
+        (self.access == Access::Read && self.asked.starts_with("base:")).then(|| self.area.folder())
     }
 }
 
@@ -154,16 +208,8 @@ impl Grantable for Grant {
         self.access.name()
     }
     fn text(&self) -> String {
-        let staged = if matches!(self.opening, Opening::Staged { .. }) {
-            " (staged)"
-        } else {
-            ""
-        };
-        format!(
-            "{} {}{staged}",
-            self.kind(),
-            Area::from_opening(&self.opening).text()
-        )
+        let staged = if self.is_staged() { " (staged)" } else { "" };
+        format!("{} {}{staged}", self.kind(), self.area.text())
     }
     fn covers(&self, other: &Grant) -> bool {
         // Code is loaded from a tree that is read by `base:` (`written_areas`), so another grant
@@ -171,18 +217,12 @@ impl Grantable for Grant {
         if self.access < other.access || other.base_tree().is_some() && self.base_tree().is_none() {
             return false;
         }
-        let live = matches!(self.opening, Opening::Live { .. });
-        let wide = Area::from_opening(&self.opening);
-        let narrow = Area::from_opening(&other.opening);
-        if live {
-            narrow.within(&wide)
-        } else {
-            narrow == wide
+        match self.area {
+            Area::Tree(_) => other.area.within(&self.area),
+            _ => other.area == self.area,
         }
     }
     fn is_near(&self, other: &Grant) -> bool {
-        Area::from_opening(&self.opening)
-            .overlap(&Area::from_opening(&other.opening))
-            .is_some()
+        self.area.overlap(&other.area).is_some()
     }
 }

@@ -165,7 +165,7 @@ fn runtime_json(runtime: &Runtime) -> Value {
 
 fn grant_json(grant: &Grant) -> Value {
     serde_json::to_value(grant).unwrap_or_else(
-        |_| json!({ "folder": grant.opening.folder().to_string_lossy(), "asked": grant.asked }),
+        |_| json!({ "folder": grant.area.folder().to_string_lossy(), "asked": grant.asked }),
     )
 }
 

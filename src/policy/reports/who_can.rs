@@ -149,10 +149,9 @@ fn about(decision: &Decision, question: &Question, bases: &[PathBuf]) -> Vec<Too
                 .iter()
                 .filter(|grant| grant.access == Access::Write || !write);
             let granted = grants.filter_map(|grant| {
-                let area = Area::from_opening(&grant.opening).text();
                 Some(answer(
                     holds(grant, path, bases, &mounts)?,
-                    area,
+                    grant.area.text(),
                     &grant.rule,
                     &grant.why,
                 ))
@@ -350,13 +349,13 @@ fn readable_by_default<'d>(
 }
 
 fn holds(grant: &Grant, path: &Path, bases: &[PathBuf], mounts: &Mounts) -> Option<&'static str> {
-    let area = Area::from_opening(&grant.opening);
+    let area = &grant.area;
     if area.folder().starts_with(SCRIPT_FOLDER) {
         return bases
             .iter()
-            .find_map(|base| below_a_script_folder(&area, path, base));
+            .find_map(|base| below_a_script_folder(area, path, base));
     }
-    let area = PlacedArea::new(&area, mounts);
+    let area = PlacedArea::new(area, mounts);
     let places = mounts.places(path);
     if area.holds(&places[0]) {
         return Some("all of it");

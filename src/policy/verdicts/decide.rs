@@ -393,10 +393,7 @@ fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machine) -> Decis
 /// A note where a script reaches the files of all tools of its base folder.
 fn open_base(subject: &Subject<'_>, grants: &[Grant]) -> Option<String> {
     let base = Area::Tree(subject.site.base.clone());
-    let opens = subject.runs.is_some()
-        && grants
-            .iter()
-            .any(|grant| Area::from_opening(&grant.opening) == base);
+    let opens = subject.runs.is_some() && grants.iter().any(|grant| grant.area == base);
     let words = "opens a whole script base folder, the files of other tools included; give the \
         script a folder of its own";
     opens.then(|| words.to_owned())

@@ -113,7 +113,7 @@ impl Judge<'_> {
         let verdict = Verdict::met(RequestKind::Read, requested, effective, &LAYERS);
         let grant = Grant {
             access: Access::Read,
-            opening: Area::File(script.clone()).opening(Access::Read),
+            area: Area::File(script.clone()),
             asked: requested.to_owned(),
             rule: "built-in: self".into(),
             why: why.into(),
@@ -212,7 +212,7 @@ impl Judge<'_> {
                 .into_iter()
                 .map(|(part, rule): (Area, &Rule)| Grant {
                     access,
-                    opening: part.opening(access),
+                    area: part,
                     asked: requested.to_owned(),
                     rule: self
                         .ceilings
@@ -283,30 +283,27 @@ impl Judge<'_> {
 /// The grants that no other covers, in their order. Sorted by path, what a tree covers comes after
 /// it, so that each is compared only with the trees above it and the grants of the same files.
 fn least(grants: Vec<Grant>) -> Vec<Grant> {
-    let area = |at: &usize| Area::from_opening(&grants[*at].opening);
     let mut order: Vec<usize> = (0..grants.len()).collect();
     order.sort_by_cached_key(|at| {
-        let area = area(at);
-        let Grant { access, .. } = &grants[*at];
-        let is_pattern = !matches!(area, Area::Tree(_));
+        let Grant { access, area, .. } = &grants[*at];
         (
             area.path().to_path_buf(),
-            is_pattern,
-            area,
+            !matches!(area, Area::Tree(_)),
+            area.clone(),
             Reverse(*access),
             grants[*at].base_tree().is_none(),
         )
     });
     let (mut near, mut kept): (Vec<usize>, _) = (Vec::new(), BTreeSet::new());
     for at in order {
-        let this = area(&at);
-        fn is_near(other: &Area, this: &Area) -> bool {
-            match other {
-                Area::Tree(tree) => this.path().starts_with(tree),
-                other => *other == *this,
-            }
-        }
-        while near.last().is_some_and(|last| !is_near(&area(last), &this)) {
+        let this = &grants[at].area;
+        while near
+            .last()
+            .is_some_and(|last: &usize| match &grants[*last].area {
+                Area::Tree(tree) => !this.path().starts_with(tree),
+                other => other != this,
+            })
+        {
             near.pop();
         }
         if !near.iter().any(|wide| grants[*wide].covers(&grants[at])) {

@@ -5,7 +5,7 @@ use super::limits;
 use super::verdict::{RequestKind, Verdict};
 use crate::fault::{Fault, Kind};
 use crate::manifest::{At, StderrRule};
-use crate::policy::grammar::area::{Access, Area};
+use crate::policy::grammar::area::Access;
 use crate::policy::grammar::capability::Capability;
 use crate::policy::grammar::document::PolicyEntry;
 use crate::policy::grammar::file::Policy;
@@ -23,12 +23,11 @@ pub fn as_policy(owner: &Decision) -> Policy {
     let at = At::default();
     let rules = |access| {
         let grants = owner.grants.iter().filter(|grant| grant.access == access);
-        let areas = grants.map(|grant| Area::from_opening(&grant.opening));
-        areas
-            .map(|area| Rule {
-                text: area.text(),
+        grants
+            .map(|grant| Rule {
+                text: grant.area.text(),
                 relative: false,
-                area,
+                area: grant.area.clone(),
                 why: why.clone(),
                 at,
             })

@@ -109,7 +109,7 @@ fn conflict(
     }
     let mounts = Mounts::current();
     let placed = |area: &Area| PlacedArea::new(area, &mounts);
-    let area_of = |grant: &Grant| placed(&Area::from_opening(&grant.opening));
+    let area_of = |grant: &Grant| placed(&grant.area);
     let all_files: Vec<_> = secret.from.all_files().iter().map(placed).collect();
     if let Some(grant) = granted
         .iter()

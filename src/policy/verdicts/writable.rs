@@ -32,7 +32,7 @@ pub fn common_folder(grants: &[Grant]) -> Option<PathBuf> {
     let mut folders = grants
         .iter()
         .filter(|grant| grant.access == Access::Write)
-        .map(|grant| grant.opening.folder());
+        .map(|grant| grant.area.folder());
     let first = folders.clone().nth(MAX_PLACES).and(folders.next())?;
     first
         .ancestors()
@@ -53,14 +53,11 @@ impl WritablePath {
             return vec![place(&folder, None)];
         }
         let writes = grants.iter().filter(|grant| grant.access == Access::Write);
-        fn names(opening: &Opening) -> Option<String> {
-            match opening {
-                Opening::Staged { names, .. } => Some(names.clone()),
-                Opening::Live { .. } | Opening::Snapshot { .. } => None,
-            }
-        }
         writes
-            .map(|grant| place(grant.opening.folder(), names(&grant.opening)))
+            .map(|grant| match grant.opening() {
+                Opening::Staged { folder, names } => place(&folder, Some(names)),
+                _ => place(grant.area.folder(), None),
+            })
             .collect()
     }
 

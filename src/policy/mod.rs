@@ -46,6 +46,6 @@ pub use verdicts::hard_denials::{is_definition, is_obeyed, leads_modules};
 pub use verdicts::machine::{Machine, MachinePlaces, Need};
 pub use verdicts::packages::{Ages, Allowance, refused as refused_packages};
 pub use verdicts::shape::{Built, Limits, Program, Runtime, Shape, Variable};
-pub use verdicts::verdict::{Confirm, LimitVerdict, Narrower, Notes, RequestKind, Verdict, layer};
+pub use verdicts::verdict::{Confirm, LimitVerdict, Narrower, Notes, RequestKind, Verdict};
 pub use verdicts::writable::{WritablePath, WritablePaths};
 pub use verdicts::written::written_areas;

@@ -3,7 +3,8 @@
 use super::ceiling::{Ceiling, granted};
 use super::machine::{Machine, Need};
 use super::shape::Variable;
-use super::verdict::{Narrower, RequestKind, Verdict, layer};
+use super::verdict::{Narrower, RequestKind, Verdict};
+use crate::base::layer::Layer;
 use crate::base::text::printable;
 use crate::manifest::{Handler, Language, Manifest, environment};
 use crate::policy::grammar::capability::{CapabilityKind, kind, unknown};
@@ -87,7 +88,7 @@ pub fn judge(
                 )
             }
             (None, CapabilityKind::Free, ..) => {
-                Verdict::met(RequestKind::Capability, word, word, &[layer::SECCOMP]).because(
+                Verdict::met(RequestKind::Capability, word, word, &[Layer::Seccomp]).because(
                     "built-in: free",
                     "every tool may start processes inside its own layers and limits",
                     "built-in",
@@ -99,15 +100,15 @@ pub fn judge(
                 met.because("this host's configuration", why, "configuration")
             }
             (None, _, Ok((entry, origin))) => {
-                let (effective, layers): (_, &[&str]) = match kind {
+                let (effective, layers): (_, &[Layer]) = match kind {
                     CapabilityKind::Env(name) => (
                         format!("{name}, with the host's own text (never shown)"),
-                        &[layer::ENVIRONMENT],
+                        &[Layer::Environment],
                     ),
                     CapabilityKind::Ask(ask) => {
                         (format!("{} of the client that called it", ask.word()), &[])
                     }
-                    _ => (word.clone(), &[layer::ENVIRONMENT]),
+                    _ => (word.clone(), &[Layer::Environment]),
                 };
                 let rule = format!("{}: {}", origin.name, entry.name);
                 let place = origin.place(entry.at);
@@ -137,14 +138,14 @@ pub fn env(
                 name,
                 Narrower::BuiltIn,
                 reason,
-                &[layer::ENVIRONMENT],
+                &[Layer::Environment],
             ));
         } else {
             let verdict = Verdict::met(
                 RequestKind::Env,
                 name,
                 format!("{name}={value}"),
-                &[layer::ENVIRONMENT],
+                &[Layer::Environment],
             );
             verdicts.push(verdict.because(
                 "built-in: env literals",

@@ -1,8 +1,9 @@
 //! Files: the paths that a manifest requests ∩ the rules of the policy ∩ those of the cap, exactly.
 
 use super::ceiling::{Ceiling, narrowed};
-use super::verdict::{Narrower, RequestKind, Verdict, layer};
+use super::verdict::{Narrower, RequestKind, Verdict};
 use super::writable;
+use crate::base::layer::Layer;
 use crate::base::text;
 use crate::manifest::{Pattern, PatternShape, ToolPaths};
 use crate::policy::grammar::area::{self, Access, Area};
@@ -15,7 +16,7 @@ use std::path::PathBuf;
 
 /// The path of the call's own scratch.
 const SCRATCH: &str = "/tmp";
-const LAYERS: [&str; 2] = [layer::VIEW, layer::LANDLOCK];
+const LAYERS: [Layer; 2] = [Layer::View, Layer::Landlock];
 
 pub struct Judge<'a> {
     pub site: &'a ToolPaths,
@@ -169,7 +170,7 @@ impl Judge<'_> {
                 kind(access),
                 requested,
                 "/tmp (the call's own scratch)",
-                &[layer::SCRATCH],
+                &[Layer::Scratch],
             );
             return (
                 verdict.because("built-in: /tmp", why, "built-in"),
@@ -185,8 +186,8 @@ impl Judge<'_> {
         let mut verdict = match (parts.first(), self.ceilings.first()) {
             (Some((first, rule)), Some(Ceiling { policy, .. })) => {
                 let staged = access == Access::Write && !matches!(first, Area::Tree(_));
-                let layers: &[&str] = if staged {
-                    &[layer::SCRATCH, layer::VIEW, layer::LANDLOCK]
+                let layers: &[Layer] = if staged {
+                    &[Layer::Scratch, Layer::View, Layer::Landlock]
                 } else {
                     &LAYERS
                 };

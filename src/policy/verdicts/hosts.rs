@@ -1,7 +1,8 @@
 //! Hosts: those that a manifest requests ∩ the entries of the policy ∩ those of the cap, exactly.
 
 use super::ceiling::{Ceiling, narrowed};
-use super::verdict::{Narrower, RequestKind, Verdict, layer};
+use super::verdict::{Narrower, RequestKind, Verdict};
+use crate::base::layer::Layer;
 use crate::manifest::host::HostPattern;
 use crate::policy::grammar::document::PolicyEntry;
 use crate::policy::grammar::grantable::{Grantable, least};
@@ -10,7 +11,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 /// The layers that limit a tool to its hosts: a network namespace with our stub and relay only,
 /// ports, socket types.
-const LAYERS: [&str; 3] = [layer::NETWORK, layer::LANDLOCK, layer::SECCOMP];
+const LAYERS: [Layer; 3] = [Layer::Network, Layer::Landlock, Layer::Seccomp];
 
 /// The answer to each request, and the grants of all.
 pub fn judge(

@@ -3,7 +3,8 @@
 
 use super::ceiling::Ceiling;
 use super::shape::Limits;
-use super::verdict::{LimitVerdict, Notes, layer};
+use super::verdict::{LimitVerdict, Notes};
+use crate::base::layer::Layer;
 use crate::manifest::Manifest;
 use crate::quantity::Limit;
 
@@ -25,7 +26,7 @@ pub fn limits(
         let built_in = (limit.built_in_default(), LimitVerdict::BUILT_IN.to_owned());
         let (ceiling, from) = ceilings.min_by_key(|(value, _)| *value).unwrap_or(built_in);
         let clamped = asked.is_some_and(|asked| asked > ceiling);
-        let enforced_by = enforced_by(limit, cgroup).to_owned();
+        let enforced_by = enforced_by(limit, cgroup);
         let sampled = match limit {
             Limit::CpuMs | Limit::MemoryBytes => !cgroup,
             // The kernel has no disk quota for one call.
@@ -96,11 +97,11 @@ fn limit_of(limit: Limit, ceiling: &Ceiling<'_>) -> (u64, String) {
     }
 }
 
-fn enforced_by(limit: Limit, cgroup: bool) -> &'static str {
+fn enforced_by(limit: Limit, cgroup: bool) -> Layer {
     match limit {
-        Limit::CpuMs | Limit::MemoryBytes | Limit::Processes if cgroup => layer::CGROUP,
-        Limit::ScratchBytes => layer::SCRATCH,
-        Limit::Connections | Limit::SentBytes | Limit::ReceivedBytes => layer::NETWORK,
-        _ => layer::LIMITS,
+        Limit::CpuMs | Limit::MemoryBytes | Limit::Processes if cgroup => Layer::Cgroup,
+        Limit::ScratchBytes => Layer::Scratch,
+        Limit::Connections | Limit::SentBytes | Limit::ReceivedBytes => Layer::Network,
+        _ => Layer::Limits,
     }
 }

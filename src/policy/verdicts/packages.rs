@@ -2,7 +2,8 @@
 //! what is never installed.
 
 use super::ceiling::Ceiling;
-use super::verdict::{Narrower, RequestKind, Verdict, layer};
+use super::verdict::{Narrower, RequestKind, Verdict};
+use crate::base::layer::Layer;
 use crate::base::text::printable;
 use crate::policy::grammar::packages::{
     self, DeniedPackage, Package, PackageGrant, PackageRequirements, PackageRules, PackagesAllowed,
@@ -120,7 +121,7 @@ pub fn judge(
         RequestKind::Package,
         asked,
         effective,
-        &[layer::VIEW],
+        &[Layer::View],
     ));
     let rules = allowed.rules.clone();
     let rule = allowed.rule.clone();

@@ -2,7 +2,8 @@
 
 use super::machine::{Machine, Need};
 use super::shape::{Program, Runtime};
-use super::verdict::{Narrower, RequestKind, Verdict, layer};
+use super::verdict::{Narrower, RequestKind, Verdict};
+use crate::base::layer::Layer;
 use crate::manifest::Language;
 use crate::policy::grammar::document::Origin;
 use crate::policy::grammar::file::NamedRuntime;
@@ -18,7 +19,7 @@ pub fn runtime(
     machine: &Machine,
 ) -> (Verdict, Result<Runtime, Need>) {
     let name = language.name();
-    let layers = [layer::VIEW, layer::LANDLOCK];
+    let layers = [Layer::View, Layer::Landlock];
     let found = match (language, named) {
         (Language::Wasm, _) if cfg!(feature = "wasi") => Ok(Runtime::ourselves("wasm-worker")),
         (Language::Wasm, _) => Err((WITHOUT_WASI.to_owned(), WITHOUT_WASI)),

@@ -2,8 +2,9 @@
 //! in the cap.
 
 use super::ceiling::{Ceiling, granted};
-use super::verdict::{Narrower, RequestKind, Verdict, layer};
+use super::verdict::{Narrower, RequestKind, Verdict};
 use crate::base::files;
+use crate::base::layer::Layer;
 use crate::base::place::Mounts;
 use crate::manifest::Manifest;
 use crate::manifest::host::Host;
@@ -43,9 +44,9 @@ pub fn judge(
         let own = policy.secrets.iter().find(|entry| entry.grant.name == name);
         let is_added = own.is_some_and(|entry| entry.grant.header.is_some());
         let layer = [if is_added {
-            layer::NETWORK
+            Layer::Network
         } else {
-            layer::ENVIRONMENT
+            Layer::Environment
         }];
         // All ceilings must use the secret in the same way.
         let entry = granted(&others, "[secrets] grant", word, |policy| {

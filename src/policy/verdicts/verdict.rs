@@ -1,20 +1,9 @@
 //! One request and its answer, as plain data that a report prints.
 
+use crate::base::layer::Layer;
 use crate::policy::grammar::area::Area;
 use crate::quantity::Limit;
 use serde::{Deserialize, Serialize};
-
-/// The layers, by the names they have in `sandbox`'s table.
-pub mod layer {
-    pub const CGROUP: &str = "cgroup";
-    pub const VIEW: &str = "view";
-    pub const SCRATCH: &str = "scratch";
-    pub const NETWORK: &str = "network";
-    pub const ENVIRONMENT: &str = "environment";
-    pub const LIMITS: &str = "limits";
-    pub const LANDLOCK: &str = "landlock";
-    pub const SECCOMP: &str = "seccomp";
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -91,7 +80,7 @@ pub struct Verdict {
     pub reason: Option<String>,
     pub narrower: Option<Narrower>,
     /// Layers; empty for what is checked before a call starts.
-    pub enforced_by: Vec<String>,
+    pub enforced_by: Vec<Layer>,
     /// The requested files. `None`: another kind of request, or one that needs no rule.
     #[serde(skip)]
     pub area: Option<Area>,
@@ -102,11 +91,11 @@ impl Verdict {
         what: RequestKind,
         asked: impl Into<String>,
         effective: impl Into<String>,
-        layers: &[&str],
+        layers: &[Layer],
     ) -> Verdict {
         let asked = asked.into();
         let effective = Some(effective.into());
-        let enforced_by = layers.iter().map(|layer| layer.to_string()).collect();
+        let enforced_by = layers.to_vec();
         let (rule, why, place, reason, narrower, area) = Default::default();
         Verdict {
             what,
@@ -128,7 +117,7 @@ impl Verdict {
         asked: impl Into<String>,
         narrower: Narrower,
         reason: impl Into<String>,
-        layers: &[&str],
+        layers: &[Layer],
     ) -> Verdict {
         let reason = Some(reason.into());
         let narrower = Some(narrower);
@@ -207,7 +196,7 @@ pub struct LimitVerdict {
     pub clamped: bool,
     /// Who set the ceiling: `file:line`, a policy's name, or `BUILT_IN`.
     pub from: String,
-    pub enforced_by: String,
+    pub enforced_by: Layer,
     /// Measured every few milliseconds during the call: CPU and memory without a cgroup, live
     /// writes always.
     pub sampled: bool,

@@ -76,7 +76,7 @@ impl Bare {
         let grants = shape
             .grants
             .iter()
-            .map(|grant| grant.opening.folder().to_owned());
+            .map(|grant| grant.area.folder().to_owned());
         let system = policy::SYSTEM_FOLDERS
             .iter()
             .chain(&policy::SYSTEM_ETC)

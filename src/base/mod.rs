@@ -3,6 +3,7 @@
 pub mod address;
 pub mod files;
 pub mod json;
+pub mod layer;
 pub mod mask;
 pub mod messages;
 pub mod netlink;

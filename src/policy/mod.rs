@@ -1,66 +1,51 @@
 //! Policies: what the operator *allows* at most, and the intersection with what a tool requests.
 //!
-//! `load` reads the files (`disk` → `file` → `Policies`) → `decide` judges each request, one grant
-//! kind in one file → a `Decision` → `confine` → a `Confinement`. `reports` read decisions. Nothing
-//! here opens a granted path.
+//! Three floors, each of which imports only from those before it. `grammar` has what a policy can
+//! say, and reads its files (`disk` → `file` → `Policies`). `verdicts` answers each request of a tool,
+//! one kind in one file (`decide` → `Decision`). `reports` reads decisions. A `Decision` and one call
+//! make a `Confinement`. Nothing here opens a granted path.
 
-mod area;
-pub mod base_view;
-mod callbacks;
-pub mod callers;
-mod capability;
 mod confinement;
-mod decide;
-mod decision;
-mod disk;
-mod document;
-mod file;
-mod files;
-mod grantable;
-pub mod headers;
-mod hosts;
-mod limits;
-mod load;
-mod machine;
-pub mod packages;
-mod places;
+mod grammar;
 pub mod reports;
-mod secrets;
-mod services;
-mod verdict;
-pub mod versions;
-pub mod writable;
-mod written;
+mod verdicts;
 
 pub use crate::manifest::At;
-pub use area::{Area, escape, literal, name_matches};
-pub use base_view::{SYSTEM_ETC, SYSTEM_FOLDERS};
-pub use callbacks::{CallbackRule, CallbackUrl};
-pub use callers::{
+pub use confinement::*;
+pub use grammar::area::{Access, Area, Opening, escape, literal, name_matches};
+pub use grammar::base_view::{SYSTEM_ETC, SYSTEM_FOLDERS};
+pub use grammar::callbacks::{CallbackRule, CallbackUrl};
+pub use grammar::callers::{
     AllowedValue, Breaker, CALLERS_FILE, CallerGrant, CallerRule, Callers, EVERYBODY,
     ParameterRule, ToolLimit,
 };
-pub use capability::{Capability, grantable, needs_of, offerable};
-pub use confinement::*;
-pub use decide::{RUN_CODE, RunTarget, SCRIPT_SERVICE, decide, decide_run};
-pub use decision::Decision;
-pub use disk::{certificates, lock_file};
-pub use document::FileProblem;
-pub use file::Selector;
-pub use file::{
-    DEFAULT_POLICY, Folder, HOST_FILE, Mode, Policy, SUFFIX, ToolSelector, is_policy_file, parse,
-    schema,
+pub use grammar::capability::{Capability, grantable, offerable};
+pub use grammar::disk::{certificates, lock_file};
+pub use grammar::document::FileProblem;
+pub use grammar::file::{
+    DEFAULT_POLICY, Folder, HOST_FILE, Mode, NamedRuntime, Policy, SUFFIX, Selector, ToolSelector,
+    is_policy_file, parse, schema,
 };
-pub use files::{FileRules, Rule};
-pub use grantable::Grantable;
-pub use hosts::{range as host_range, risks as host_risks};
-pub use limits::{call_notes, confine, time_ms};
-pub use load::{PassedOver, Policies};
-pub use machine::{Machine, NamedRuntime, Need};
-pub use packages::{Ages, Allowance, PackagesAllowed, index_name, refused as refused_packages};
+pub use grammar::files::{FileRules, Grant, Rule, SCRIPT_FOLDER};
+pub use grammar::grantable::Grantable;
+pub use grammar::hosts::{HostGrant, Network, range as host_range, risks as host_risks};
+pub use grammar::load::{PassedOver, Policies};
+pub use grammar::packages::{
+    DeniedPackage, PackageGrant, PackageRules, PackagesAllowed, SourceFile, index_name,
+};
+pub use grammar::secrets::{
+    HeaderRule, SecretGrant, SecretSource, header_name, header_value, source as secret_source,
+};
+pub use grammar::services::{ServiceGrant, ServiceRule, names as service_names};
+pub use grammar::{base_view, callers, headers, packages, versions};
 pub use reports::{audit, diff, suggest, who_can};
-pub use secrets::{header_name, header_value, source as secret_source};
-pub use services::{ServiceGrant, ServiceRule, names as service_names};
-pub use verdict::{Confirm, LimitVerdict, Narrower, Notes, RequestKind, Verdict, layer};
-pub use writable::{WritablePath, WritablePaths};
-pub use written::written_areas;
+pub use verdicts::capability::needs_of;
+pub use verdicts::decide::{RUN_CODE, RunTarget, SCRIPT_SERVICE, decide, decide_run};
+pub use verdicts::decision::Decision;
+pub use verdicts::hard_denials::{is_definition, is_obeyed, leads_modules};
+pub use verdicts::machine::{Machine, MachinePlaces, Need};
+pub use verdicts::packages::{Ages, Allowance, refused as refused_packages};
+pub use verdicts::shape::{Built, Limits, Program, Runtime, Shape, Variable};
+pub use verdicts::verdict::{Confirm, LimitVerdict, Narrower, Notes, RequestKind, Verdict};
+pub use verdicts::writable::{WritablePath, WritablePaths};
+pub use verdicts::written::written_areas;

@@ -39,12 +39,13 @@ pub use sys::{
     pidfd_open, reset_sigchld, untaken_bytes,
 };
 
+use crate::base::layer::Layer;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
-/// One enforcement mechanism.
+/// What one layer is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Layer {
-    pub name: &'static str,
+pub struct LayerRow {
+    pub layer: Layer,
     pub stops: &'static str,
     /// What the layer needs of the kernel.
     pub needs: &'static str,
@@ -52,60 +53,80 @@ pub struct Layer {
 
 /// All layers; `raise` has their exact order. Every one is required; sampling may replace `cgroup`
 /// (state `sampled`).
-pub const LAYERS: [Layer; 13] = [
-    layer(
-        "network",
+pub const LAYERS: [LayerRow; 13] = [
+    row(
+        Layer::Network,
         "packets, datagrams and DNS, in and out, except to the relay at granted ports",
         "network namespaces; for named hosts policy routing (Linux 4.17)",
     ),
-    layer(
-        "view",
+    row(
+        Layer::View,
         "seeing or changing any file that was not granted",
         "mount namespaces, Linux 5.13",
     ),
-    layer(
-        "scratch",
+    row(
+        Layer::Scratch,
         "temporary files that outlive a call or fill the disk",
         "tmpfs",
     ),
-    layer(
-        "cgroup",
+    row(
+        Layer::Cgroup,
         "more memory, CPU or processes than allowed, as a whole",
         "a writable cgroup; else sampled",
     ),
-    layer(
-        "namespaces",
+    row(
+        Layer::Namespaces,
         "seeing or signalling other processes, IPC, mounts, host name",
         "user namespaces (or real root)",
     ),
-    layer(
-        "identity",
+    row(
+        Layer::Identity,
         "acting as root or as another call",
         "user namespaces (or real root)",
     ),
-    layer("session", "reading or typing into a terminal", "nothing"),
-    layer("descriptors", "using files the host had open", "Linux 5.11"),
-    layer("environment", "reading the host's variables", "nothing"),
-    layer(
-        "limits",
+    row(
+        Layer::Session,
+        "reading or typing into a terminal",
+        "nothing",
+    ),
+    row(
+        Layer::Descriptors,
+        "using files the host had open",
+        "Linux 5.11",
+    ),
+    row(
+        Layer::Environment,
+        "reading the host's variables",
+        "nothing",
+    ),
+    row(
+        Layer::Limits,
         "too many or too large files, core dumps",
         "nothing",
     ),
-    layer("privileges", "capabilities, set-id programs", "nothing"),
-    layer(
-        "landlock",
+    row(
+        Layer::Privileges,
+        "capabilities, set-id programs",
+        "nothing",
+    ),
+    row(
+        Layer::Landlock,
         "writing, making or running files beyond the grants (a second check)",
         "Landlock, Linux 5.13",
     ),
-    layer(
-        "seccomp",
+    row(
+        Layer::Seccomp,
         "system calls no tool needs",
         "seccomp filters, x86_64; for recorded calls Linux 5.19",
     ),
 ];
 
-const fn layer(name: &'static str, stops: &'static str, needs: &'static str) -> Layer {
-    Layer { name, stops, needs }
+const fn row(layer: Layer, stops: &'static str, needs: &'static str) -> LayerRow {
+    LayerRow {
+        layer,
+        stops,
+        needs,
+    }
 }
 
 /// What `raise` needs for the layers of one call.
@@ -170,23 +191,23 @@ fn raise(r: &Raising) -> plan::Plan {
 
 /// The state of each layer on this machine once a launcher is ready.
 fn layer_states(landlock_abi: i32, counted: bool, ports: Option<&[u16]>) -> Vec<LayerState> {
-    let state = |layer: &Layer| match layer.name {
-        "cgroup" if counted => ("cgroup", "counted by a control group".to_owned()),
-        "cgroup" => (
+    let state = |row: &LayerRow| match row.layer {
+        Layer::Cgroup if counted => ("cgroup", "counted by a control group".to_owned()),
+        Layer::Cgroup => (
             "sampled",
             format!(
                 "no writable cgroup: memory and CPU are summed every {} ms",
                 crate::quantity::SAMPLE_MS
             ),
         ),
-        "network" if ports.is_some() => (
+        Layer::Network if ports.is_some() => (
             "active",
             format!(
                 "only the name server and the relay can be reached, at ports {:?}",
                 ports.unwrap_or_default()
             ),
         ),
-        "landlock" => {
+        Layer::Landlock => {
             let lacks = landlock::missing_features(landlock_abi);
             let rest = if lacks.is_empty() {
                 String::new()
@@ -195,14 +216,24 @@ fn layer_states(landlock_abi: i32, counted: bool, ports: Option<&[u16]>) -> Vec<
             };
             ("active", format!("ABI {landlock_abi}{rest}"))
         }
-        _ => ("active", layer.stops.to_owned()),
+        Layer::Network
+        | Layer::View
+        | Layer::Scratch
+        | Layer::Namespaces
+        | Layer::Identity
+        | Layer::Session
+        | Layer::Descriptors
+        | Layer::Environment
+        | Layer::Limits
+        | Layer::Privileges
+        | Layer::Seccomp => ("active", row.stops.to_owned()),
     };
     LAYERS
         .iter()
-        .map(|layer| {
-            let (state, why) = state(layer);
+        .map(|row| {
+            let (state, why) = state(row);
             LayerState {
-                name: layer.name.to_owned(),
+                name: row.layer.name().to_owned(),
                 state: state.to_owned(),
                 why,
             }

@@ -148,7 +148,7 @@ pub fn look_back(
             .script
             .as_deref()
             .and_then(|script| all.writer_of_place(script));
-        let folders = shape.grants.iter().map(|grant| grant.opening.folder());
+        let folders = shape.grants.iter().map(|grant| grant.area.folder());
         (
             writer,
             folders.flat_map(|folder| all.around(folder)).collect(),
@@ -328,7 +328,7 @@ mod tests {
         let shape = |tool: &str, trees: &mut dyn Iterator<Item = String>| {
             let grant = |tree: String| policy::Grant {
                 access: policy::Access::Write,
-                opening: policy::Opening::Live { path: tree.into() },
+                area: policy::Area::Tree(tree.into()),
                 asked: String::new(),
                 rule: String::new(),
                 why: String::new(),

@@ -66,7 +66,7 @@ fn everything() -> Vec<[&'static str; 3]> {
 #[test]
 fn every_layer_and_every_promise_is_attacked_by_a_case_of_its_own_name() {
     let all = everything();
-    let layers = toolhost::sandbox::LAYERS.map(|layer| layer.name);
+    let layers = toolhost::sandbox::LAYERS.map(|row| row.layer.name());
     for layer in layers {
         assert!(
             all.iter().any(|case| case[1] == layer),

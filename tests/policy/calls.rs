@@ -380,7 +380,7 @@ fn a_script_run_by_core_answers_to_every_manifest_that_names_it() {
         shape(&alone)
             .grants
             .iter()
-            .any(|g| g.opening == cache && g.access == Access::Write)
+            .any(|g| g.opening() == cache && g.access == Access::Write)
     );
     assert_eq!(
         shape(&alone).script.as_deref(),
@@ -398,7 +398,7 @@ fn a_script_run_by_core_answers_to_every_manifest_that_names_it() {
         shape(&met)
             .grants
             .iter()
-            .any(|g| g.opening == live("/t/user_scripts/demo"))
+            .any(|g| g.opening() == live("/t/user_scripts/demo"))
     );
     assert!(
         met.notes

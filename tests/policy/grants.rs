@@ -49,7 +49,7 @@ fn what_is_granted_is_what_is_asked_and_allowed_with_the_own_folder_where_none_s
         let openings: BTreeSet<_> = shape(&decision)
             .grants
             .iter()
-            .map(|grant| grant.opening.clone())
+            .map(|grant| grant.opening())
             .collect();
         assert_eq!(
             openings,
@@ -152,10 +152,10 @@ fn an_ask_is_no_grant_and_narrow_runs_with_less_and_says_so() {
         .grants
         .iter()
         .filter(|g| g.access == Access::Write)
-        .map(|g| &g.opening);
+        .map(|g| g.opening());
     assert_eq!(
         writes.collect::<Vec<_>>(),
-        [&live("/t/user_scripts/demo/out")]
+        [live("/t/user_scripts/demo/out")]
     );
     assert!(
         decision.notes.all.iter().any(|n| n.contains("/data/**")),
@@ -241,9 +241,9 @@ fn a_script_directly_in_a_base_folder_reads_itself_and_does_not_open_the_base() 
         shape(&alone)
             .grants
             .iter()
-            .map(|g| &g.opening)
+            .map(|g| g.opening())
             .collect::<Vec<_>>(),
-        [&only]
+        [only]
     );
     let all = |rule: &str| {
         decided(

@@ -17,8 +17,7 @@ use toolhost::manifest::{
 };
 use toolhost::policy::diff::Powers;
 use toolhost::policy::{
-    self, Access, Area, Decision, Machine, Opening, Policies, Policy, Program, RunTarget, Runtime,
-    Shape,
+    self, Access, Decision, Machine, Opening, Policies, Policy, Program, RunTarget, Runtime, Shape,
 };
 use toolhost::quantity::Limit;
 
@@ -182,7 +181,7 @@ fn areas(decision: &Decision) -> Vec<String> {
     shape(decision)
         .grants
         .iter()
-        .map(|grant| Area::from_opening(&grant.opening).text())
+        .map(|grant| grant.area.text())
         .collect()
 }
 

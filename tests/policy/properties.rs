@@ -74,11 +74,7 @@ fn reach(decision: &Decision, access: Access) -> BTreeSet<PathBuf> {
         .iter()
         .filter(|grant| grant.access >= access)
         .collect();
-    world.retain(|path| {
-        grants
-            .iter()
-            .any(|grant| Area::from_opening(&grant.opening).holds(path))
-    });
+    world.retain(|path| grants.iter().any(|grant| grant.area.holds(path)));
     world
 }
 

@@ -7,7 +7,7 @@ use toolhost::executor::wasm::{Cache, Role, Wasm};
 use toolhost::executor::{Call, CallDeadline, Context, Ending, Event, Events, Executor, Outcome};
 use toolhost::fault::{Fault, Kind};
 use toolhost::manifest;
-use toolhost::policy::{self, Access, Confinement, Grant, Opening, PerCall, Shape};
+use toolhost::policy::{self, Access, Area, Confinement, Grant, PerCall, Shape};
 use toolhost::quantity::{Limit, MIB};
 use toolhost::sandbox::identity;
 
@@ -58,13 +58,11 @@ impl Tool {
     }
 
     fn grant(mut self, access: Access, path: &Path) -> Tool {
-        let opening = Opening::Live {
-            path: path.to_owned(),
-        };
+        let area = Area::Tree(path.to_owned());
         let (asked, rule, why) = (String::new(), String::new(), String::new());
         self.shape.grants.push(Grant {
             access,
-            opening,
+            area,
             asked,
             rule,
             why,

@@ -203,7 +203,7 @@ fn repositories(tool: &registry::Tool, decision: &policy::Decision) -> Vec<Probl
         .iter()
         .filter(|grant| grant.access == policy::Access::Write);
     writes.filter_map(|grant: &policy::Grant| {
-        let policy::Opening::Live { path } = &grant.opening else {
+        let policy::Area::Tree(path) = &grant.area else {
             return None;
         };
         let repository = path

@@ -11,7 +11,6 @@ use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
 use crate::policy::{
     Access, Area, Confinement, Grant, Limits, Opening, PerCall, Runtime, Shape, base_view,
-    name_matches,
 };
 use crate::quantity::{Limit, MIB};
 use crate::sandbox::{LayerState, grants, identity, probe};
@@ -225,14 +224,13 @@ impl List<'_> {
     }
 
     fn grant(&mut self, grant: &Grant) {
-        match &grant.opening {
-            Opening::Live { path } | Opening::Staged { folder: path, .. } => self.both(path),
+        match grant.opening() {
+            Opening::Live { path } | Opening::Staged { folder: path, .. } => self.both(&path),
             Opening::Snapshot { folder, names } => {
-                let files = entries(folder).into_iter().filter(|path| {
-                    let name = path.file_name().and_then(|n| n.to_str());
-                    name.is_some_and(|n| name_matches(names, n))
+                let files = entries(&folder).into_iter().filter(|path| {
+                    grant.area.holds(path)
                         && path.symlink_metadata().is_ok_and(|m: std::fs::Metadata| {
-                            m.is_file() && grants::opens(folder, names, m.uid(), m.mode())
+                            m.is_file() && grants::opens(&folder, &names, m.uid(), m.mode())
                         })
                 });
                 files.take(MAX_FILES).for_each(|path| self.both(&path));
@@ -301,7 +299,7 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
 /// Every place of this tool in the view, shown or empty.
 fn in_view(shape: &Shape) -> impl Iterator<Item = &Path> {
     let own = std::iter::once(shape.folder.as_path()).chain(shape.script.as_deref());
-    own.chain(shape.grants.iter().map(|g| g.opening.folder()))
+    own.chain(shape.grants.iter().map(|g| g.area.folder()))
         .chain(shape.runtime.roots.iter().map(PathBuf::as_path))
 }
 
@@ -327,11 +325,14 @@ fn of_each_call(path: &Path) -> bool {
 /// Owner and mode of a granted path, if they deny it to the tool.
 fn closed(shape: &Shape, path: &Path, write: bool) -> Option<String> {
     let facts = path.metadata().ok()?;
-    let top = match &deciding(shape, path)?.opening {
-        Opening::Live { path } => path.metadata().ok()?,
-        Opening::Snapshot { .. } => facts.clone(),
+    let top = match deciding(shape, path)? {
         // The host made the copies.
-        Opening::Staged { .. } => return None,
+        grant if grant.is_staged() => return None,
+        Grant {
+            area: Area::Tree(tree),
+            ..
+        } => tree.metadata().ok()?,
+        _ => facts.clone(),
     };
     let wanted = match (facts.is_dir(), write) {
         (true, true) => 0o3,
@@ -386,13 +387,12 @@ fn deciding<'s>(shape: &'s Shape, path: &Path) -> Option<&'s Grant> {
     fn length(path: &Path) -> usize {
         path.components().count()
     }
-    let near = |grant: &&Grant| match &grant.opening {
-        Opening::Live { path: tree } => path.starts_with(tree).then(|| length(tree)),
-        // A staged folder is a copy, in which any name can be made.
-        Opening::Staged { folder, .. } if folder == path => Some(length(path)),
+    let near = |grant: &&Grant| match &grant.area {
+        Area::Tree(tree) => path.starts_with(tree).then(|| length(tree)),
+        files if grant.is_staged() && files.folder() == path => Some(length(path)),
         // The names of a pattern are files: a folder with such a name is another grant's, or
         // nobody's.
-        files => (Area::from_opening(files).holds(path) && !path.is_dir()).then(|| length(path)),
+        files => (files.holds(path) && !path.is_dir()).then(|| length(path)),
     };
     let covering = shape
         .grants

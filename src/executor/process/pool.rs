@@ -10,7 +10,7 @@ use crate::egress::protocol::Served;
 use crate::executor::Gauge;
 use crate::executor::idle::IdlePool;
 use crate::fault::{Fault, Kind};
-use crate::policy::{self, Access, Grant, Opening, Shape};
+use crate::policy::{Access, Area, Grant, Shape};
 use crate::quantity::Limit;
 use crate::sandbox::protocol::Setup;
 use crate::sandbox::{Problem, cgroup, grants, identity};
@@ -298,20 +298,15 @@ pub async fn resolve(shape: &Shape, script: bool) -> Result<grants::ResolvedGran
     fn elsewhere(path: &Path, shape_folder: &std::path::Path) -> bool {
         !path.starts_with(shape_folder)
     }
-    if !shape
-        .grants
-        .iter()
-        .any(|grant: &Grant| match &grant.opening {
-            Opening::Live { path } => {
-                let masked = path.starts_with("/tmp") || path.starts_with("/dev/shm");
-                grant.access == Access::Write || elsewhere(path, &shape.folder) || masked
-            }
-            Opening::Snapshot { folder, names } => {
-                policy::literal(names).is_none() || elsewhere(folder, &shape.folder)
-            }
-            Opening::Staged { .. } => true,
-        })
-    {
+    if !shape.grants.iter().any(|grant: &Grant| match &grant.area {
+        _ if grant.access == Access::Write => true,
+        Area::Tree(path) => {
+            let masked = path.starts_with("/tmp") || path.starts_with("/dev/shm");
+            elsewhere(path, &shape.folder) || masked
+        }
+        Area::File(file) => elsewhere(file, &shape.folder),
+        Area::Names { .. } => true,
+    }) {
         return grants::resolve(shape, script);
     }
     let place = LOOKING

@@ -254,7 +254,7 @@ fn file(
             "its name matches none of {}",
             stage.names.join(", ")
         ))
-    } else if policy::writable::is_definition(text) {
+    } else if policy::is_definition(text) {
         Some("a tool may not make tools or policies".to_owned())
     } else if files::as_listed(&stage.folder, text.as_ref()) != stage.folder.join(text) {
         Some("its folder lists a file under another spelling of that name".to_owned())
@@ -272,10 +272,10 @@ fn file(
     if files::as_owner(owner, || Ok(same(to, name, &source, size))).is_ok_and(|same| same) {
         return Ok(None);
     }
-    if policy::writable::is_obeyed(text) {
+    if policy::is_obeyed(text) {
         return Err("other programs run or obey a file of that name".into());
     }
-    if policy::writable::leads_modules(text) {
+    if policy::leads_modules(text) {
         return Err("interpreters find modules by a file of that name".into());
     }
     files::as_owner(owner, || {

@@ -8,7 +8,7 @@ use crate::base::{lock, text};
 use crate::egress::Traffic;
 use crate::egress::protocol::{RefusalReason, TrafficKind};
 use crate::executor::{Attempt, Denial, Operation, WITHIN};
-use crate::policy::{Access, Area, Opening};
+use crate::policy::{Access, Area};
 use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -145,28 +145,19 @@ impl WorkerDenials {
 /// What is granted, by the path alone.
 pub struct Granted {
     folder: PathBuf,
-    /// Each with whether it may be written.
-    areas: Vec<(Area, bool)>,
+    areas: Vec<(Access, Area)>,
     /// Whether some folder is granted in part only: only files of some names are in view.
     in_part: bool,
 }
 
 impl Granted {
-    pub fn new(folder: &Path, granted: &[(Access, Opening)]) -> Granted {
-        let in_part = granted
-            .iter()
-            .any(|(_, opening)| matches!(opening, Opening::Snapshot { .. }));
-        fn area((access, opening): &(Access, Opening)) -> (Area, bool) {
-            match opening {
-                // Other names than the staged ones can be made there, and are dropped afterwards.
-                Opening::Staged { folder, .. } => (Area::Tree(folder.clone()), true),
-                other => (Area::from_opening(other), *access == Access::Write),
-            }
-        }
+    pub fn new(folder: &Path, granted: &[(Access, Area)]) -> Granted {
         Granted {
             folder: folder.to_owned(),
-            areas: granted.iter().map(area).collect(),
-            in_part,
+            areas: granted.to_vec(),
+            in_part: granted
+                .iter()
+                .any(|(_, area)| !matches!(area, Area::Tree(_))),
         }
     }
 
@@ -183,8 +174,8 @@ impl Granted {
 
     /// Whether a grant, or scratch, holds the path.
     pub fn holds(&self, path: &str, writes: bool) -> bool {
-        self.any(path, |area, whole, written| {
-            area.holds(whole) && (written || !writes)
+        self.any(path, |area, whole, access| {
+            area.holds(whole) && (access == Access::Write || !writes)
         })
     }
 
@@ -193,7 +184,7 @@ impl Granted {
         self.in_part && !self.any(path, |area, whole, _| area.touches(whole))
     }
 
-    fn any(&self, path: &str, found: impl Fn(&Area, &Path, bool) -> bool) -> bool {
+    fn any(&self, path: &str, found: impl Fn(&Area, &Path, Access) -> bool) -> bool {
         let whole = absolute(&self.folder, path);
         // A relative path is the tool's own, also where its folder lies below the host's /tmp.
         let in_scratch = path.starts_with('/') && whole.starts_with(SCRATCH);
@@ -201,7 +192,7 @@ impl Granted {
             || self
                 .areas
                 .iter()
-                .any(|(area, written)| found(area, &whole, *written))
+                .any(|(access, area)| found(area, &whole, *access))
     }
 }
 

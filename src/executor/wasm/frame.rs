@@ -90,7 +90,7 @@ pub struct Init {
     /// Where the guest's relative paths start, and what it is granted: to explain what it was
     /// refused.
     pub folder: PathBuf,
-    pub granted: Vec<(policy::Access, policy::Opening)>,
+    pub granted: Vec<(policy::Access, policy::Area)>,
     /// The guest may connect: the worker's network namespace holds the stub and the relay of its
     /// hosts, and nothing else.
     pub networked: bool,

@@ -386,7 +386,7 @@ fn scratch(shape: &Shape) -> &'static str {
     let below_tmp = shape
         .grants
         .iter()
-        .any(|grant| grant.opening.folder().starts_with("/tmp"));
+        .any(|grant| grant.area.folder().starts_with("/tmp"));
     if below_tmp { "/dev/shm" } else { "/tmp" }
 }
 
@@ -418,7 +418,7 @@ fn init(shape: &Shape, code: FilePart) -> Init {
         granted: shape
             .grants
             .iter()
-            .map(|grant| (grant.access, grant.opening.clone()))
+            .map(|grant| (grant.access, grant.reachable()))
             .collect(),
         networked: !shape.network.hosts().is_empty(),
     }
@@ -431,10 +431,8 @@ fn openings(shape: &Shape) -> Vec<Opening> {
     let mut folders: BTreeMap<PathBuf, bool> = BTreeMap::new();
     for grant in &shape.grants {
         let write = grant.access == policy::Access::Write;
-        *folders
-            .entry(grant.opening.folder().to_owned())
-            .or_default() |= write;
-        if let policy::Opening::Live { path } = &grant.opening
+        *folders.entry(grant.area.folder().to_owned()).or_default() |= write;
+        if let policy::Area::Tree(path) = &grant.area
             && shape.folder.starts_with(path)
         {
             *folders.entry(shape.folder.clone()).or_default() |= write;

@@ -3,12 +3,15 @@
 
 use crate::base::text::printable;
 use crate::manifest::{Language, Manifest};
-use crate::policy::base_view;
-use crate::policy::confinement::{Grant, Runtime, SecretGrant};
-use crate::policy::decision::Decision;
-use crate::policy::grantable::Grantable;
-use crate::policy::packages::{Allowance, Ecosystem, PackageRequirements};
-use crate::policy::secrets::{Secret, used};
+use crate::policy::grammar::base_view;
+use crate::policy::grammar::files::Grant;
+use crate::policy::grammar::grantable::Grantable;
+use crate::policy::grammar::packages::PackageRequirements;
+use crate::policy::grammar::secrets::{Secret, SecretGrant, used};
+use crate::policy::grammar::versions::Ecosystem;
+use crate::policy::verdicts::decision::Decision;
+use crate::policy::verdicts::packages::Allowance;
+use crate::policy::verdicts::shape::Runtime;
 use crate::quantity::Limit;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -26,14 +29,12 @@ pub const NOT_DEFENDED: [&str; 9] = [
     "the names of mount sources, which a tool can see in its own mount table",
     "the machine's root, and whoever may change the policies, the manifests or this binary",
 ];
-
 /// More of these: for a tool whose work a service elsewhere does, and for one for which the relay
 /// adds a secret.
 const ANSWERED: &str = "a tool service elsewhere: what it does with what it is sent, and who else \
                         reads its queues (an answer on a fanout is read by all who listen there)";
 const RETURNED: &str = "a secret that toolhost adds: a host that returns it transformed (other \
                         than in base64 or as URLs, JSON and HTML write it) reveals it to the tool";
-
 /// The field of an entry that the audit log fills: what past calls were refused.
 pub const LAST_DENIALS: &str = "lastDenials";
 /// The member of an entry that lists the stored packages of a tool. It is not part of the decision
@@ -163,7 +164,7 @@ fn runtime_json(runtime: &Runtime) -> Value {
 
 fn grant_json(grant: &Grant) -> Value {
     serde_json::to_value(grant).unwrap_or_else(
-        |_| json!({ "folder": grant.opening.folder().to_string_lossy(), "asked": grant.asked }),
+        |_| json!({ "folder": grant.area.folder().to_string_lossy(), "asked": grant.asked }),
     )
 }
 

@@ -6,13 +6,15 @@
 
 use crate::base::json::escape_segment;
 use crate::base::text;
-use crate::policy::callers::CallerGrant;
-use crate::policy::confinement::{Grant, Network, PackageGrant};
-use crate::policy::grantable::Grantable;
-use crate::policy::load::Policies;
-use crate::policy::secrets::Secret;
-use crate::policy::services::ServiceGrant;
-use crate::policy::verdict::{Confirm, LimitVerdict};
+use crate::policy::grammar::callers::CallerGrant;
+use crate::policy::grammar::files::Grant;
+use crate::policy::grammar::grantable::Grantable;
+use crate::policy::grammar::hosts::Network;
+use crate::policy::grammar::load::Policies;
+use crate::policy::grammar::packages::PackageGrant;
+use crate::policy::grammar::secrets::Secret;
+use crate::policy::grammar::services::ServiceGrant;
+use crate::policy::verdicts::verdict::{Confirm, LimitVerdict};
 use crate::quantity::Limit;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -27,6 +29,7 @@ const COMPARED_APART: [&str; 18] = [
     "requireCgroup", "stderrIsError", "confirm", "notes", "refused", "digests", super::audit::LAST_DENIALS,
     super::audit::KEPT_PACKAGES,
 ];
+
 /// What one tool could do, from its entry of `audit --json`; or what a policy file says. Older
 /// audits lack some members.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]

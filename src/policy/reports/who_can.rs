@@ -8,16 +8,17 @@ use crate::base::place::Mounts;
 use crate::base::text::printable;
 use crate::fault::{Fault, Kind};
 use crate::manifest::host::{self, Host, HostPattern};
-use crate::policy::area::{self, Area};
-use crate::policy::base_view::{SYSTEM_ETC, SYSTEM_FOLDERS};
-use crate::policy::callers::CallerGrant;
-use crate::policy::capability;
-use crate::policy::confinement::{Access, Grant, HostGrant, SCRIPT_FOLDER};
-use crate::policy::decision::Decision;
-use crate::policy::grantable::Grantable;
-use crate::policy::places::PlacedArea;
-use crate::policy::secrets::Secret;
-use crate::policy::versions::{self, Ecosystem};
+use crate::policy::grammar::area::{self, Access, Area};
+use crate::policy::grammar::base_view::{SYSTEM_ETC, SYSTEM_FOLDERS};
+use crate::policy::grammar::callers::CallerGrant;
+use crate::policy::grammar::capability;
+use crate::policy::grammar::files::{Grant, SCRIPT_FOLDER};
+use crate::policy::grammar::grantable::Grantable;
+use crate::policy::grammar::hosts::HostGrant;
+use crate::policy::grammar::places::PlacedArea;
+use crate::policy::grammar::secrets::Secret;
+use crate::policy::grammar::versions::{self, Ecosystem};
+use crate::policy::verdicts::decision::Decision;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -148,10 +149,9 @@ fn about(decision: &Decision, question: &Question, bases: &[PathBuf]) -> Vec<Too
                 .iter()
                 .filter(|grant| grant.access == Access::Write || !write);
             let granted = grants.filter_map(|grant| {
-                let area = Area::from_opening(&grant.opening).text();
                 Some(answer(
                     holds(grant, path, bases, &mounts)?,
-                    area,
+                    grant.area.text(),
                     &grant.rule,
                     &grant.why,
                 ))
@@ -349,13 +349,13 @@ fn readable_by_default<'d>(
 }
 
 fn holds(grant: &Grant, path: &Path, bases: &[PathBuf], mounts: &Mounts) -> Option<&'static str> {
-    let area = Area::from_opening(&grant.opening);
+    let area = &grant.area;
     if area.folder().starts_with(SCRIPT_FOLDER) {
         return bases
             .iter()
-            .find_map(|base| below_a_script_folder(&area, path, base));
+            .find_map(|base| below_a_script_folder(area, path, base));
     }
-    let area = PlacedArea::new(&area, mounts);
+    let area = PlacedArea::new(area, mounts);
     let places = mounts.places(path);
     if area.holds(&places[0]) {
         return Some("all of it");

@@ -72,9 +72,9 @@ struct GrantPlan {
 impl GrantPlan {
     fn at(&mut self, grant: &Grant, shape: &Shape) -> Result<(), Fault> {
         if grant.access == Access::Write {
-            outside_repositories(grant.opening.folder())?;
+            outside_repositories(grant.area.folder())?;
         }
-        match &grant.opening {
+        match &grant.opening() {
             Opening::Live { path } => {
                 check_mounts(path, self.points.as_deref())?;
                 let Some((folder, stat)) = folder_now(path, grant, shape)? else {
@@ -395,9 +395,7 @@ fn folder_now(
 
 /// Whether a folder for results is missing, and this host cannot make it below the tool's folder.
 pub fn cannot_be_made(grant: &Grant, shape: &Shape) -> bool {
-    let (Opening::Live { path } | Opening::Staged { folder: path, .. }) = &grant.opening else {
-        return false;
-    };
+    let path = grant.area.folder();
     let missing = path
         .symlink_metadata()
         .is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound);

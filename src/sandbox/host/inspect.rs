@@ -4,7 +4,7 @@
 use crate::base::files::without_links;
 use crate::base::text::printable;
 use crate::fault::{Fault, Kind};
-use crate::policy::{Access, writable};
+use crate::policy::{Access, is_obeyed};
 use crate::quantity::{MAX_SNAPSHOT_FILES, MAX_WRITABLE_ENTRIES};
 use crate::sandbox::sys::errno as errno_of;
 use nix::errno::Errno;
@@ -203,7 +203,7 @@ pub fn check_writable(folder: &OwnedFd, path: &Path) -> Result<(ReadOnlyEntries,
                 return Ok(());
             }
             let name = place.file_name().unwrap_or_default().to_string_lossy();
-            if writable::is_obeyed(&name) || meta.is_dir() && is_repository(entry.path()) {
+            if is_obeyed(&name) || meta.is_dir() && is_repository(entry.path()) {
                 let stat = lstat(entry.path()).map_err(|errno| explain(&place, errno))?;
                 if entry.depth() == 0 || !(meta.is_dir() || meta.is_file()) {
                     let person = format!(

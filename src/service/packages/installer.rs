@@ -13,7 +13,7 @@ use crate::packages::{Index, PackageRequirements};
 use crate::policy::packages::{Ecosystem, PackageRules};
 use crate::policy::versions;
 use crate::policy::{
-    Access, Confinement, Grant, Network, Opening, PerCall, Program, Runtime, Shape, WritablePaths,
+    Access, Area, Confinement, Grant, Network, PerCall, Program, Runtime, Shape, WritablePaths,
 };
 use crate::quantity::{GIB, Limit, MAX_TREE_BYTES, MIB};
 use crate::service::record::CallRecord;
@@ -202,9 +202,7 @@ impl<'a> Installer<'a> {
         fn grant(access: Access, path: &Path, tool: &str) -> Grant {
             Grant {
                 access,
-                opening: Opening::Live {
-                    path: path.to_owned(),
-                },
+                area: Area::Tree(path.to_owned()),
                 asked: "(packages)".to_owned(),
                 rule: "packages".to_owned(),
                 why: format!("packages of {tool}"),

@@ -1,20 +1,9 @@
 //! One request and its answer, as plain data that a report prints.
 
-use super::area::Area;
+use crate::base::layer::Layer;
+use crate::policy::grammar::area::Area;
 use crate::quantity::Limit;
 use serde::{Deserialize, Serialize};
-
-/// The layers, by the names they have in `sandbox`'s table.
-pub mod layer {
-    pub const CGROUP: &str = "cgroup";
-    pub const VIEW: &str = "view";
-    pub const SCRATCH: &str = "scratch";
-    pub const NETWORK: &str = "network";
-    pub const ENVIRONMENT: &str = "environment";
-    pub const LIMITS: &str = "limits";
-    pub const LANDLOCK: &str = "landlock";
-    pub const SECCOMP: &str = "seccomp";
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -91,22 +80,22 @@ pub struct Verdict {
     pub reason: Option<String>,
     pub narrower: Option<Narrower>,
     /// Layers; empty for what is checked before a call starts.
-    pub enforced_by: Vec<String>,
+    pub enforced_by: Vec<Layer>,
     /// The requested files. `None`: another kind of request, or one that needs no rule.
     #[serde(skip)]
     pub area: Option<Area>,
 }
 
 impl Verdict {
-    pub(super) fn met(
+    pub fn met(
         what: RequestKind,
         asked: impl Into<String>,
         effective: impl Into<String>,
-        layers: &[&str],
+        layers: &[Layer],
     ) -> Verdict {
         let asked = asked.into();
         let effective = Some(effective.into());
-        let enforced_by = layers.iter().map(|layer| layer.to_string()).collect();
+        let enforced_by = layers.to_vec();
         let (rule, why, place, reason, narrower, area) = Default::default();
         Verdict {
             what,
@@ -123,12 +112,12 @@ impl Verdict {
         }
     }
 
-    pub(super) fn denied(
+    pub fn denied(
         what: RequestKind,
         asked: impl Into<String>,
         narrower: Narrower,
         reason: impl Into<String>,
-        layers: &[&str],
+        layers: &[Layer],
     ) -> Verdict {
         let reason = Some(reason.into());
         let narrower = Some(narrower);
@@ -150,7 +139,7 @@ impl Verdict {
     }
 
     /// The words for a caller where this is not granted in full.
-    pub(super) fn narrowing(&self) -> String {
+    pub fn narrowing(&self) -> String {
         let kind = self.what.name();
         let asked = &self.asked;
         match (self.narrower, &self.reason) {
@@ -169,7 +158,7 @@ impl Verdict {
     }
 
     /// The verdict for a request of which only a part is granted.
-    pub(super) fn only_in_part(self, narrower: Narrower, reason: &str) -> Verdict {
+    pub fn only_in_part(self, narrower: Narrower, reason: &str) -> Verdict {
         let reason = Some(format!("only a part is allowed: {reason}"));
         Verdict {
             allowed: false,
@@ -179,7 +168,7 @@ impl Verdict {
         }
     }
 
-    pub(super) fn because(
+    pub fn because(
         self,
         rule: impl Into<String>,
         why: impl Into<String>,
@@ -207,7 +196,7 @@ pub struct LimitVerdict {
     pub clamped: bool,
     /// Who set the ceiling: `file:line`, a policy's name, or `BUILT_IN`.
     pub from: String,
-    pub enforced_by: String,
+    pub enforced_by: Layer,
     /// Measured every few milliseconds during the call: CPU and memory without a cgroup, live
     /// writes always.
     pub sampled: bool,
@@ -250,7 +239,7 @@ impl Notes {
     }
 
     /// Notes a limit that is smaller than what was requested.
-    pub(super) fn clamped(&mut self, limit: &LimitVerdict, asked: u64, gets: u64) {
+    pub fn clamped(&mut self, limit: &LimitVerdict, asked: u64, gets: u64) {
         let words = format!("clamped: {} asked {asked}, gets {gets}", limit.limit.name());
         self.all
             .push(format!("{words} (set by {})", limit.set_by()));

@@ -17,7 +17,7 @@ struct CallbackLine {
     why: String,
 }
 
-pub(super) fn read(document: &mut Reader<'_>, list: &str) -> Vec<CallbackRule> {
+pub fn read(document: &mut Reader<'_>, list: &str) -> Vec<CallbackRule> {
     let mut found: Vec<CallbackRule> = Vec::new();
     for (entry, CallbackLine { url, why }) in document.list(list) {
         let ranges = hosts::ranges(document, &entry);

@@ -1,81 +1,14 @@
-//! Capabilities: the words that a manifest may require, and who must agree to each.
+//! Capabilities: who must agree to each word that a manifest requires, and the variables of a tool.
 
-use super::confinement::Variable;
-use super::grantable::{Ceiling, granted};
+use super::ceiling::{Ceiling, granted};
 use super::machine::{Machine, Need};
-use super::verdict::{Narrower, RequestKind, Verdict, layer};
-use crate::base::text::{self, printable};
-use crate::manifest::reader::Reader;
-use crate::manifest::reader::did_you_mean;
-use crate::manifest::{At, Handler, Language, Manifest, environment};
-use serde::Deserialize;
+use super::shape::Variable;
+use super::verdict::{Narrower, RequestKind, Verdict};
+use crate::base::layer::Layer;
+use crate::base::text::printable;
+use crate::manifest::{Handler, Language, Manifest, environment};
+use crate::policy::grammar::capability::{CapabilityKind, kind, unknown};
 use std::collections::BTreeMap;
-
-/// How a capability is met.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CapabilityKind<'a> {
-    /// Every tool has it, within its limits and layers.
-    Free,
-    /// `env:NAME`: this host must offer that variable, and a policy must grant it.
-    Env(&'a str),
-    /// `secret:NAME`: a policy must say in `[secrets]` where it lies and how it is used.
-    Secret(&'a str),
-    /// `ask:elicitation`: a policy must grant that the tool asks the person at its client.
-    Ask,
-    /// Something that the machine has if the host's configuration says so (`capabilities`). It
-    /// opens nothing.
-    Declared,
-    Later,
-    Unknown,
-}
-
-const KNOWN: [&str; 7] = [
-    "subprocess",
-    "env:NAME",
-    "secret:NAME",
-    "ask:elicitation",
-    "gpu",
-    "long-running",
-    "files:input",
-];
-
-pub fn kind(word: &str) -> CapabilityKind<'_> {
-    match word {
-        "subprocess" => CapabilityKind::Free,
-        // Nothing in this version provides these, so none of them is granted.
-        "long-running" | "files:input" => CapabilityKind::Later,
-        "gpu" => CapabilityKind::Declared,
-        "ask:elicitation" => CapabilityKind::Ask,
-        _ => match word.split_once(':') {
-            Some(("env", name)) if environment::refusal_reason(name, "").is_none() => {
-                CapabilityKind::Env(name)
-            }
-            Some(("secret", name)) if environment::refusal_reason(name, "").is_none() => {
-                CapabilityKind::Secret(name)
-            }
-            _ => CapabilityKind::Unknown,
-        },
-    }
-}
-
-/// Why no host could ever meet this word; `None` = some host may.
-pub fn unknown(word: &str) -> Option<String> {
-    if kind(word) != CapabilityKind::Unknown {
-        return None;
-    }
-    let shown = printable(&text::head(word, 60));
-    let variable = word.strip_prefix("env:").or(word.strip_prefix("secret:"));
-    Some(
-        match variable.and_then(|name| environment::refusal_reason(name, "")) {
-            Some(why) => format!("capability '{shown}': {why}"),
-            None => format!(
-                "unknown capability '{shown}'{}; known: {}",
-                did_you_mean(word, &KNOWN),
-                KNOWN.join(", ")
-            ),
-        },
-    )
-}
 
 /// Needs that the manifest alone shows: features that are not built yet, and unknown capabilities.
 pub fn needs_of(manifest: &Manifest) -> Vec<Need> {
@@ -90,55 +23,6 @@ pub fn needs_of(manifest: &Manifest) -> Vec<Need> {
         ))
     });
     later.into_iter().chain(unknown).collect()
-}
-
-pub fn offerable(word: &str) -> Result<(), String> {
-    if kind(word) == CapabilityKind::Declared {
-        Ok(())
-    } else {
-        grantable(word)
-    }
-}
-
-pub fn grantable(word: &str) -> Result<(), String> {
-    let why = match kind(word) {
-        CapabilityKind::Free | CapabilityKind::Env(_) | CapabilityKind::Ask => return Ok(()),
-        CapabilityKind::Secret(_) => {
-            "is granted by an entry of [secrets] grant in the tool's policy, which says where it \
-            lies"
-        }
-        CapabilityKind::Declared => {
-            "needs no grant: `capabilities` in the host's configuration declares it"
-        }
-        CapabilityKind::Later => "is not built yet: remove it",
-        CapabilityKind::Unknown => return Err(unknown(word).unwrap_or_default()),
-    };
-    Err(format!("`{}` {why}", printable(word)))
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-pub struct Capability {
-    pub name: String,
-    pub why: String,
-    #[serde(skip)]
-    pub at: At,
-}
-
-/// `cap`: the file is a cap, which names the secrets that policies may grant.
-pub(super) fn read(document: &mut Reader<'_>, cap: bool) -> Vec<Capability> {
-    let mut found = Vec::new();
-    for (pointer, granted) in document.list::<Capability>("/capabilities/grant") {
-        let pointer = format!("{pointer}/name");
-        let is_secret = cap && matches!(kind(&granted.name), CapabilityKind::Secret(_));
-        if !is_secret {
-            document.parsed(&pointer, grantable(&granted.name));
-        }
-        found.push(Capability {
-            at: document.at(&pointer),
-            ..granted
-        });
-    }
-    found
 }
 
 /// Why a capability cannot be met on this machine, whatever a policy says.
@@ -165,7 +49,7 @@ fn missing(machine: &Machine, manifest: &Manifest, word: &str) -> Option<&'stati
 }
 
 /// Judges all capabilities that are not secrets. Returns what this machine lacks for them.
-pub(super) fn judge(
+pub fn judge(
     manifest: &Manifest,
     ceilings: &[Ceiling<'_>],
     machine: &Machine,
@@ -204,7 +88,7 @@ pub(super) fn judge(
                 )
             }
             (None, CapabilityKind::Free, ..) => {
-                Verdict::met(RequestKind::Capability, word, word, &[layer::SECCOMP]).because(
+                Verdict::met(RequestKind::Capability, word, word, &[Layer::Seccomp]).because(
                     "built-in: free",
                     "every tool may start processes inside its own layers and limits",
                     "built-in",
@@ -216,13 +100,13 @@ pub(super) fn judge(
                 met.because("this host's configuration", why, "configuration")
             }
             (None, _, Ok((entry, origin))) => {
-                let (effective, layers): (_, &[&str]) = match kind {
+                let (effective, layers): (_, &[Layer]) = match kind {
                     CapabilityKind::Env(name) => (
                         format!("{name}, with the host's own text (never shown)"),
-                        &[layer::ENVIRONMENT],
+                        &[Layer::Environment],
                     ),
                     CapabilityKind::Ask => ("a form at the client that called it".to_owned(), &[]),
-                    _ => (word.clone(), &[layer::ENVIRONMENT]),
+                    _ => (word.clone(), &[Layer::Environment]),
                 };
                 let rule = format!("{}: {}", origin.name, entry.name);
                 let place = origin.place(entry.at);
@@ -239,7 +123,7 @@ pub(super) fn judge(
 
 /// Literals, and variables of the host that were granted as capabilities. Names that steer the
 /// loader or an interpreter are refused, as they were at load.
-pub(super) fn env(
+pub fn env(
     manifest: &Manifest,
     machine: &Machine,
     verdicts: &mut Vec<Verdict>,
@@ -252,14 +136,14 @@ pub(super) fn env(
                 name,
                 Narrower::BuiltIn,
                 reason,
-                &[layer::ENVIRONMENT],
+                &[Layer::Environment],
             ));
         } else {
             let verdict = Verdict::met(
                 RequestKind::Env,
                 name,
                 format!("{name}={value}"),
-                &[layer::ENVIRONMENT],
+                &[Layer::Environment],
             );
             verdicts.push(verdict.because(
                 "built-in: env literals",

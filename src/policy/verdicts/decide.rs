@@ -1,23 +1,27 @@
 //! The decision: manifest ∩ policy ∩ host cap on this machine. Nothing is started, and no argument
 //! of a call is read.
 
-use super::area::Area;
-use super::confinement::{Grant, HostGrant, Runtime, SCRIPT_FOLDER, SecretGrant, Shape, Variable};
+use super::ceiling::Ceiling;
 use super::decision::Decision;
-use super::file::{Mode, Policy, Selector};
 use super::files::Judge;
-use super::grantable::{Ceiling, as_policy, refused_with};
-use super::load::Policies;
-use super::machine::{self, Machine, Need};
-use super::packages::{self, Ecosystem};
-use super::services::{self, ServiceGrant};
+use super::hard_denials::HardDenials;
+use super::machine::{Machine, Need};
+use super::owner::{as_policy, refused_with};
+use super::shape::{Runtime, Shape, Variable};
 use super::verdict::{Confirm, Narrower, Notes, RequestKind, Verdict};
-use super::writable::HardDenials;
 use super::written::written_areas;
-use super::{capability, hosts, limits, secrets};
+use super::{capability, hosts, limits, packages, runtime, secrets, services};
 use crate::base::text;
 use crate::fault::{Fault, Kind};
 use crate::manifest::{Handler, Language, Manifest, StderrRule, ToolPaths};
+use crate::policy::grammar::area::Area;
+use crate::policy::grammar::file::{Mode, Policy, Selector};
+use crate::policy::grammar::files::{Grant, SCRIPT_FOLDER};
+use crate::policy::grammar::hosts::HostGrant;
+use crate::policy::grammar::load::Policies;
+use crate::policy::grammar::secrets::SecretGrant;
+use crate::policy::grammar::services::ServiceGrant;
+use crate::policy::grammar::versions::Ecosystem;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -98,7 +102,7 @@ pub fn decide(
         let (policy, _) = policies.governing(&manifest.id, &site.manifest);
         let named = policy.runtimes.get(language);
         decision.lacks_below.extend(
-            machine::runtime(*language, named, policy.origin(), machine)
+            runtime::runtime(*language, named, policy.origin(), machine)
                 .1
                 .err(),
         );
@@ -230,7 +234,7 @@ fn answer(
     let env = capability::env(manifest, machine, &mut verdicts);
     let mut runtime: Option<Runtime> = None;
     if let (Some((language, _)), Some(Ceiling { policy, .. })) = (runs, ceilings.first()) {
-        let (verdict, found) = machine::runtime(
+        let (verdict, found) = runtime::runtime(
             *language,
             policy.runtimes.get(language),
             policy.origin(),
@@ -323,7 +327,7 @@ fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machine) -> Decis
     notes.all.extend(open_base(subject, &grants));
     let usual_ms = owners
         .iter()
-        .filter_map(|owner| limits::time_ms(owner, None).ok())
+        .map(|owner| owner.time(None))
         .min()
         .unwrap_or(u64::MAX);
     let limits = limits::limits(manifest, &ceilings, usual_ms, machine.cgroup, &mut notes);
@@ -389,10 +393,7 @@ fn judge(subject: &Subject<'_>, policies: &Policies, machine: &Machine) -> Decis
 /// A note where a script reaches the files of all tools of its base folder.
 fn open_base(subject: &Subject<'_>, grants: &[Grant]) -> Option<String> {
     let base = Area::Tree(subject.site.base.clone());
-    let opens = subject.runs.is_some()
-        && grants
-            .iter()
-            .any(|grant| Area::from_opening(&grant.opening) == base);
+    let opens = subject.runs.is_some() && grants.iter().any(|grant| grant.area == base);
     let words = "opens a whole script base folder, the files of other tools included; give the \
         script a folder of its own";
     opens.then(|| words.to_owned())

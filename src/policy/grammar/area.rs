@@ -1,13 +1,12 @@
 //! Areas: exact sets of absolute, plain paths, with their overlap and inclusion by components. No
 //! file access.
 
-use super::confinement::{Access, Opening};
 use crate::base::text;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::path::{Component, Path, PathBuf};
 
 /// A set of paths whose overlap with another can be computed.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Area {
     /// A folder and everything below it.
@@ -146,21 +145,6 @@ impl Area {
         folder + start + &parts.collect::<String>()
     }
 
-    pub fn from_opening(opening: &Opening) -> Area {
-        match opening {
-            Opening::Live { path } => Area::Tree(path.clone()),
-            Opening::Snapshot { folder, names } | Opening::Staged { folder, names } => {
-                match literal(names) {
-                    Some(name) => Area::File(folder.join(name)),
-                    None => Area::Names {
-                        folder: folder.clone(),
-                        names: names.clone(),
-                    },
-                }
-            }
-        }
-    }
-
     /// How the area is opened: a tree live, files as a snapshot at call start or, to write, as a
     /// private copy.
     pub fn opening(&self, access: Access) -> Opening {
@@ -175,6 +159,56 @@ impl Area {
         match access {
             Access::Read => Opening::Snapshot { folder, names },
             Access::Write => Opening::Staged { folder, names },
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Access {
+    Read,
+    Write,
+}
+
+impl Access {
+    pub fn name(self) -> &'static str {
+        match self {
+            Access::Read => "read",
+            Access::Write => "write",
+        }
+    }
+}
+
+/// A part of the file system that a grant opens, and how.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", tag = "kind")]
+pub enum Opening {
+    Live {
+        path: PathBuf,
+    },
+    /// Files in one folder whose names match, bound read-only at call start.
+    /// `names` is a glob over one path component (a literal name is escaped).
+    Snapshot {
+        folder: PathBuf,
+        names: String,
+    },
+    /// A private copy of the folder's matching files; published after success, only what matches.
+    Staged {
+        folder: PathBuf,
+        names: String,
+    },
+}
+
+impl From<Opening> for Area {
+    fn from(opening: Opening) -> Area {
+        match opening {
+            Opening::Live { path } => Area::Tree(path),
+            Opening::Snapshot { folder, names } | Opening::Staged { folder, names } => {
+                match literal(&names) {
+                    Some(name) => Area::File(folder.join(name)),
+                    None => Area::Names { folder, names },
+                }
+            }
         }
     }
 }
@@ -356,11 +390,7 @@ mod tests {
         ] {
             assert!(name_matches(&escape(odd), odd), "{odd}");
             let area = Area::File(Path::new("/d").join(odd));
-            assert_eq!(
-                Area::from_opening(&area.opening(Access::Write)),
-                area,
-                "{odd}"
-            );
+            assert_eq!(Area::from(area.opening(Access::Write)), area, "{odd}");
         }
         for (names, yes, no) in [
             ("a[*]b", "a*b", "axb"),

@@ -16,7 +16,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 #[derive(Default)]
-pub(super) struct PolicyTexts {
+pub struct PolicyTexts {
     pub texts: Vec<(PathBuf, String)>,
     pub notes: Vec<FileProblem>,
     pub problems: Vec<FileProblem>,
@@ -40,7 +40,7 @@ impl PolicyTexts {
     }
 }
 
-pub(super) fn read(path: &Path) -> PolicyTexts {
+pub fn read(path: &Path) -> PolicyTexts {
     let mut found = PolicyTexts::default();
     match open(AT_FDCWD, path) {
         Ok((opened, about)) if about.is_dir() => {

@@ -1,17 +1,16 @@
 //! Limits: the smallest of what the manifest and every ceiling say. Each has a value. A call may ask
 //! for less time, or for more up to the ceiling.
 
-use super::confinement::{Confinement, Limits, PerCall};
-use super::decision::Decision;
-use super::grantable::Ceiling;
-use super::verdict::{LimitVerdict, Notes, layer};
-use crate::fault::{Fault, Kind};
+use super::ceiling::Ceiling;
+use super::shape::Limits;
+use super::verdict::{LimitVerdict, Notes};
+use crate::base::layer::Layer;
 use crate::manifest::Manifest;
-use crate::quantity::{Limit, MIN_TIMEOUT_MS};
+use crate::quantity::Limit;
 
 /// All limits; `notes` gets those that are smaller than requested. `usual_ms`: the most time of a
 /// call that requests none.
-pub(super) fn limits(
+pub fn limits(
     manifest: &Manifest,
     ceilings: &[Ceiling<'_>],
     usual_ms: u64,
@@ -27,7 +26,7 @@ pub(super) fn limits(
         let built_in = (limit.built_in_default(), LimitVerdict::BUILT_IN.to_owned());
         let (ceiling, from) = ceilings.min_by_key(|(value, _)| *value).unwrap_or(built_in);
         let clamped = asked.is_some_and(|asked| asked > ceiling);
-        let enforced_by = enforced_by(limit, cgroup).to_owned();
+        let enforced_by = enforced_by(limit, cgroup);
         let sampled = match limit {
             Limit::CpuMs | Limit::MemoryBytes => !cgroup,
             // The kernel has no disk quota for one call.
@@ -70,7 +69,7 @@ pub(super) fn limits(
 
 /// The limits of a shape. The time is the ceiling, because a call may request more than the
 /// manifest, up to that.
-pub(super) fn of_shape(limits: &[LimitVerdict]) -> Limits {
+pub fn of_shape(limits: &[LimitVerdict]) -> Limits {
     Limits(
         limits
             .iter()
@@ -98,61 +97,11 @@ fn limit_of(limit: Limit, ceiling: &Ceiling<'_>) -> (u64, String) {
     }
 }
 
-fn enforced_by(limit: Limit, cgroup: bool) -> &'static str {
+fn enforced_by(limit: Limit, cgroup: bool) -> Layer {
     match limit {
-        Limit::CpuMs | Limit::MemoryBytes | Limit::Processes if cgroup => layer::CGROUP,
-        Limit::ScratchBytes => layer::SCRATCH,
-        Limit::Connections | Limit::SentBytes | Limit::ReceivedBytes => layer::NETWORK,
-        _ => layer::LIMITS,
+        Limit::CpuMs | Limit::MemoryBytes | Limit::Processes if cgroup => Layer::Cgroup,
+        Limit::ScratchBytes => Layer::Scratch,
+        Limit::Connections | Limit::SentBytes | Limit::ReceivedBytes => Layer::Network,
+        _ => Layer::Limits,
     }
-}
-
-/// The confinement of one call. Nothing in its arguments widens anything.
-pub fn confine(
-    decision: &Decision,
-    asked_ms: Option<u64>,
-    source: Option<String>,
-) -> Result<Confinement, Fault> {
-    let shape = decision.shape.clone()?;
-    let timeout_ms = time_ms(decision, asked_ms)?;
-    if shape.script.is_some() == source.is_some() {
-        return Err(Fault::new(
-            Kind::InternalError,
-            "a call runs either a script or the source it brings",
-        ));
-    }
-    Ok(Confinement {
-        shape,
-        per_call: PerCall {
-            timeout_ms,
-            source,
-            ..PerCall::default()
-        },
-    })
-}
-
-/// The time that a call has, milliseconds: what it asks for, at most what policy allows.
-pub fn time_ms(decision: &Decision, asked_ms: Option<u64>) -> Result<u64, Fault> {
-    if let Some(asked) = asked_ms.filter(|asked| *asked < MIN_TIMEOUT_MS) {
-        let message = format!("timeoutMs must be at least {MIN_TIMEOUT_MS}; {asked} was given");
-        return Err(Fault::new(Kind::ParameterValidationError, message));
-    }
-    let built_in = Limit::TimeoutMs.built_in_default();
-    let (usual, most) = decision
-        .limit(Limit::TimeoutMs)
-        .map_or((built_in, built_in), |limit| {
-            (limit.effective, limit.ceiling)
-        });
-    Ok(asked_ms.unwrap_or(usual).min(most))
-}
-
-/// The notes of one call: where it gets less than its tool or the call itself requested.
-pub fn call_notes(decision: &Decision, asked_ms: Option<u64>) -> Notes {
-    let mut notes = decision.notes.clone();
-    if let Some(limit) = decision.limit(Limit::TimeoutMs)
-        && let Some(asked) = asked_ms.filter(|asked| *asked > limit.ceiling)
-    {
-        notes.clamped(limit, asked, limit.ceiling);
-    }
-    notes
 }

@@ -1,144 +1,24 @@
 //! Files: the paths that a manifest requests ∩ the rules of the policy ∩ those of the cap, exactly.
-//!
-//! A rule is an exact file or `dir/**`. Two rules are never joined into a wider one.
 
-use super::area::{self, Area};
-use super::base_view::KERNEL;
-use super::confinement::{Access, Grant, Opening};
-use super::file::Policy;
-use super::grantable::{Ceiling, Grantable, narrowed};
-use super::verdict::{Narrower, RequestKind, Verdict, layer};
+use super::ceiling::{Ceiling, narrowed};
+use super::verdict::{Narrower, RequestKind, Verdict};
 use super::writable;
+use crate::base::layer::Layer;
 use crate::base::text;
-use crate::manifest::reader::Reader;
-use crate::manifest::{At, Pattern, PatternShape, ToolPaths};
-use serde::Deserialize;
+use crate::manifest::{Pattern, PatternShape, ToolPaths};
+use crate::policy::grammar::area::{self, Access, Area};
+use crate::policy::grammar::file::Policy;
+use crate::policy::grammar::files::{Grant, Rule};
+use crate::policy::grammar::grantable::Grantable;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rule {
-    pub text: String,
-    /// The path is below the tool's own folder.
-    pub relative: bool,
-    /// A tree or one file; if `relative`, `area_at` puts the tool's folder before it.
-    pub area: Area,
-    pub why: String,
-    pub at: At,
-}
-
-impl Rule {
-    pub fn area_at(&self, folder: &Path) -> Area {
-        let own = if self.relative {
-            self.area.moved(Path::new(""), folder)
-        } else {
-            None
-        };
-        own.unwrap_or_else(|| self.area.clone())
-    }
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FileRules {
-    pub read: Vec<Rule>,
-    pub write: Vec<Rule>,
-}
-
-impl FileRules {
-    /// The rules that allow an access. A rule for writing also allows reading.
-    fn allowing(&self, access: Access) -> impl Iterator<Item = &Rule> {
-        let read: &[Rule] = if access == Access::Read {
-            &self.read
-        } else {
-            &[]
-        };
-        read.iter().chain(&self.write)
-    }
-}
-
-#[derive(Deserialize)]
-struct FileLine {
-    path: String,
-    why: String,
-}
-
-pub(super) fn read(document: &mut Reader<'_>) -> FileRules {
-    let own_folder = Rule {
-        text: "./** (default)".to_owned(),
-        relative: true,
-        area: Area::Tree(PathBuf::new()),
-        why: "its own folder, read-only: the policy has no `[files] read`".to_owned(),
-        at: At::default(),
-    };
-    let is_written = document.value.pointer("/files/read").is_some();
-    let read = if is_written {
-        list(document, "/files/read")
-    } else {
-        vec![own_folder]
-    };
-    FileRules {
-        read,
-        write: list(document, "/files/write"),
-    }
-}
-
-fn list(document: &mut Reader<'_>, pointer: &str) -> Vec<Rule> {
-    let mut found = Vec::new();
-    for (pointer, FileLine { path, why }) in document.list(pointer) {
-        let pointer = format!("{pointer}/path");
-        let Some((relative, area)) = document.parsed(&pointer, rule_area(&path)) else {
-            continue;
-        };
-        found.push(Rule {
-            text: path,
-            relative,
-            area,
-            why,
-            at: document.at(&pointer),
-        });
-    }
-    found
-}
-
-fn rule_area(text: &str) -> Result<(bool, Area), String> {
-    let area = match text.strip_suffix("/**").or((text == "**").then_some(".")) {
-        Some(".") => Area::Tree(PathBuf::new()),
-        Some(folder) => Area::Tree(plain_path(folder)?),
-        None => Area::File(plain_path(text)?),
-    };
-    if text == "self" || KERNEL.iter().any(|kernel| area.path().starts_with(kernel)) {
-        Err(format!("`{text}` needs no rule: every tool has its own"))
-    } else {
-        Ok((!area.path().is_absolute(), area))
-    }
-}
-
-/// A path of plain components; a leading `./` is taken off.
-pub(super) fn plain_path(text: &str) -> Result<PathBuf, String> {
-    let (lead, rest) = match text.strip_prefix('/') {
-        Some(rest) => ("/", rest),
-        None => ("", text.strip_prefix("./").unwrap_or(text)),
-    };
-    let expands = text.starts_with('~') || text.starts_with("base:");
-    match expands
-        || text.contains(|c: char| c.is_control() || "*?[]{}".contains(c))
-        || rest.split('/').any(|part| matches!(part, "" | "." | ".."))
-    {
-        true => Err(format!(
-            "`{}` is not a plain path: no `..`, `.`, `//`, `~`, `base:`, pattern or control \
-            character",
-            text::printable(text)
-        )),
-        false => Ok(Path::new(lead).join(rest)),
-    }
-}
+use std::path::PathBuf;
 
 /// The path of the call's own scratch.
 const SCRATCH: &str = "/tmp";
-const LAYERS: [&str; 2] = [layer::VIEW, layer::LANDLOCK];
+const LAYERS: [Layer; 2] = [Layer::View, Layer::Landlock];
 
-pub(super) struct Judge<'a> {
+pub struct Judge<'a> {
     pub site: &'a ToolPaths,
     pub ceilings: &'a [Ceiling<'a>],
     /// Why no policy can grant an area.
@@ -234,7 +114,7 @@ impl Judge<'_> {
         let verdict = Verdict::met(RequestKind::Read, requested, effective, &LAYERS);
         let grant = Grant {
             access: Access::Read,
-            opening: Area::File(script.clone()).opening(Access::Read),
+            area: Area::File(script.clone()),
             asked: requested.to_owned(),
             rule: "built-in: self".into(),
             why: why.into(),
@@ -290,7 +170,7 @@ impl Judge<'_> {
                 kind(access),
                 requested,
                 "/tmp (the call's own scratch)",
-                &[layer::SCRATCH],
+                &[Layer::Scratch],
             );
             return (
                 verdict.because("built-in: /tmp", why, "built-in"),
@@ -306,8 +186,8 @@ impl Judge<'_> {
         let mut verdict = match (parts.first(), self.ceilings.first()) {
             (Some((first, rule)), Some(Ceiling { policy, .. })) => {
                 let staged = access == Access::Write && !matches!(first, Area::Tree(_));
-                let layers: &[&str] = if staged {
-                    &[layer::SCRATCH, layer::VIEW, layer::LANDLOCK]
+                let layers: &[Layer] = if staged {
+                    &[Layer::Scratch, Layer::View, Layer::Landlock]
                 } else {
                     &LAYERS
                 };
@@ -333,7 +213,7 @@ impl Judge<'_> {
                 .into_iter()
                 .map(|(part, rule): (Area, &Rule)| Grant {
                     access,
-                    opening: part.opening(access),
+                    area: part,
                     asked: requested.to_owned(),
                     rule: self
                         .ceilings
@@ -404,30 +284,27 @@ impl Judge<'_> {
 /// The grants that no other covers, in their order. Sorted by path, what a tree covers comes after
 /// it, so that each is compared only with the trees above it and the grants of the same files.
 fn least(grants: Vec<Grant>) -> Vec<Grant> {
-    let area = |at: &usize| Area::from_opening(&grants[*at].opening);
     let mut order: Vec<usize> = (0..grants.len()).collect();
     order.sort_by_cached_key(|at| {
-        let area = area(at);
-        let Grant { access, .. } = &grants[*at];
-        let is_pattern = !matches!(area, Area::Tree(_));
+        let Grant { access, area, .. } = &grants[*at];
         (
             area.path().to_path_buf(),
-            is_pattern,
-            area,
+            !matches!(area, Area::Tree(_)),
+            area.clone(),
             Reverse(*access),
             grants[*at].base_tree().is_none(),
         )
     });
     let (mut near, mut kept): (Vec<usize>, _) = (Vec::new(), BTreeSet::new());
     for at in order {
-        let this = area(&at);
-        fn is_near(other: &Area, this: &Area) -> bool {
-            match other {
-                Area::Tree(tree) => this.path().starts_with(tree),
-                other => *other == *this,
-            }
-        }
-        while near.last().is_some_and(|last| !is_near(&area(last), &this)) {
+        let this = &grants[at].area;
+        while near
+            .last()
+            .is_some_and(|last: &usize| match &grants[*last].area {
+                Area::Tree(tree) => !this.path().starts_with(tree),
+                other => other != this,
+            })
+        {
             near.pop();
         }
         if !near.iter().any(|wide| grants[*wide].covers(&grants[at])) {
@@ -461,42 +338,4 @@ fn effective(access: Access, area: &Area) -> String {
         (Access::Write, _) => "staged: published after success",
     };
     format!("{} ({how})", area.text())
-}
-
-impl Grantable for Grant {
-    fn kind(&self) -> &'static str {
-        kind(self.access).name()
-    }
-    fn text(&self) -> String {
-        let staged = if matches!(self.opening, Opening::Staged { .. }) {
-            " (staged)"
-        } else {
-            ""
-        };
-        format!(
-            "{} {}{staged}",
-            self.kind(),
-            Area::from_opening(&self.opening).text()
-        )
-    }
-    fn covers(&self, other: &Grant) -> bool {
-        // Code is loaded from a tree that is read by `base:` (`written_areas`), so another grant
-        // does not cover it.
-        if self.access < other.access || other.base_tree().is_some() && self.base_tree().is_none() {
-            return false;
-        }
-        let live = matches!(self.opening, Opening::Live { .. });
-        let wide = Area::from_opening(&self.opening);
-        let narrow = Area::from_opening(&other.opening);
-        if live {
-            narrow.within(&wide)
-        } else {
-            narrow == wide
-        }
-    }
-    fn is_near(&self, other: &Grant) -> bool {
-        Area::from_opening(&self.opening)
-            .overlap(&Area::from_opening(&other.opening))
-            .is_some()
-    }
 }

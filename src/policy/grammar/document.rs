@@ -58,7 +58,7 @@ impl std::fmt::Display for FileProblem {
 }
 
 /// A parsed TOML file that knows the line of each value.
-pub(super) struct TomlDocument<'t> {
+pub struct TomlDocument<'t> {
     text: &'t str,
     /// Where each line starts, so that a long file is not counted through for every value.
     lines: Vec<usize>,
@@ -181,5 +181,38 @@ fn json(value: &DeValue<'_>) -> Value {
         DeValue::Datetime(_) => Value::Null,
         DeValue::Array(items) => items.iter().map(|item| json(item.get_ref())).collect(),
         DeValue::Table(table) => table_value(table),
+    }
+}
+
+/// One entry of a policy: the most that it grants, and where it is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PolicyEntry<G> {
+    pub grant: G,
+    pub at: At,
+}
+
+/// How verdicts name a policy.
+#[derive(Clone, Copy)]
+pub struct Origin<'p> {
+    pub name: &'p str,
+    pub file: &'p Path,
+}
+
+impl Origin<'_> {
+    /// Where an entry of the policy is written: `file:line`, or the policy's name if it has no
+    /// file.
+    pub fn place(self, at: At) -> String {
+        match text::path(self.file) {
+            file if file.is_empty() => self.name.to_owned(),
+            file if at.line == 0 => file,
+            file => format!("{file}:{}", at.line),
+        }
+    }
+
+    pub fn called(self) -> String {
+        match text::path(self.file) {
+            file if file.is_empty() => format!("`{}`", self.name),
+            file => format!("`{}` ({file})", self.name),
+        }
     }
 }

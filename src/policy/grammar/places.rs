@@ -1,10 +1,10 @@
 //! What is compared by places: the area of a grant, and many paths at once.
 
 use super::area::{Area, name_matches};
-use crate::base::place::{Mounts, Place};
-use std::collections::BTreeMap;
+use crate::base::place::{Mounts, Place, Placed};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Included, Unbounded};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// An area whose paths are places.
 pub struct PlacedArea(pub Area);
@@ -96,5 +96,31 @@ impl<T: Clone> PlaceIndex<T> {
                 .filter(|(name, _)| name.to_str().is_some_and(|name| name_matches(names, name)))
                 .map(|it| it.1),
         )
+    }
+}
+
+/// Files that no tool may write: those registered with this host, and its own.
+#[derive(Clone, Debug, Default)]
+pub struct Protected {
+    pub paths: BTreeSet<PathBuf>,
+    /// A folder in which no tool makes files, whatever their names: this host keeps its records
+    /// there.
+    pub records: Option<PathBuf>,
+    pub places: Placed<PlaceIndex<PathBuf>>,
+}
+
+impl Protected {
+    pub fn add(&mut self, path: PathBuf) {
+        self.places
+            .update(|mounts, places| places.insert(&path, path.clone(), mounts));
+        self.paths.insert(path);
+    }
+
+    pub fn places(&self, mounts: &Mounts) -> PlaceIndex<PathBuf> {
+        let mut places = PlaceIndex::default();
+        self.paths
+            .iter()
+            .for_each(|path| places.insert(path, path.clone(), mounts));
+        places
     }
 }

@@ -2,11 +2,10 @@
 //! tool.
 
 use super::callers::{self, CALLERS_FILE, Callers};
-use super::confinement::{HeaderRule, SecretSource};
-use super::document::FileProblem;
+use super::document::{FileProblem, PolicyEntry};
 use super::file::{self, Folder, HOST_FILE, Policy, Selector};
-use super::grantable::PolicyEntry;
-use super::writable::Protected;
+use super::places::Protected;
+use super::secrets::{HeaderRule, SecretSource};
 use super::{disk, hosts};
 use crate::base::{files, text};
 use crate::manifest::{At, Code, Language, Severity};
@@ -56,12 +55,12 @@ impl PassedOver {
 pub struct Policies {
     /// Sorted by file; the built-in default is last if no file is for `*`.
     list: Vec<Policy>,
-    pub(super) host: Option<Policy>,
+    pub host: Option<Policy>,
     /// Who may call what; `None`: whoever is served may call everything.
     callers: Option<Arc<Callers>>,
     /// Files that no tool may write: policies, and what the caller adds (`protect`).
     /// Shared, because a registry of ten thousand tools is held here and decisions are made often.
-    pub(super) protected: Arc<Protected>,
+    pub protected: Arc<Protected>,
     notes: Vec<FileProblem>,
     /// Faults of policies whose tools are known. Calls of those tools are refused.
     faults: Vec<FileProblem>,

@@ -1,15 +1,10 @@
 //! The rule that a tool cannot make tools: what a tool may write, or once could, is never loaded by
 //! this host, and no write tree holds what this host or another tool's script relies on.
 
-mod hard_denials;
-
 use crate::base::files;
 use crate::base::place::{Mounts, Place, Placed};
-use crate::policy::area::name_matches;
-use crate::policy::confinement::{Access, Grant, Opening, SCRIPT_FOLDER};
-pub use hard_denials::MachinePlaces;
-pub(super) use hard_denials::{HardDenials, Protected};
-pub use hard_denials::{is_definition, is_obeyed, leads_modules};
+use crate::policy::grammar::area::{Access, Opening, name_matches};
+use crate::policy::grammar::files::{Grant, SCRIPT_FOLDER};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Included, Unbounded};
@@ -37,7 +32,7 @@ pub fn common_folder(grants: &[Grant]) -> Option<PathBuf> {
     let mut folders = grants
         .iter()
         .filter(|grant| grant.access == Access::Write)
-        .map(|grant| grant.opening.folder());
+        .map(|grant| grant.area.folder());
     let first = folders.clone().nth(MAX_PLACES).and(folders.next())?;
     first
         .ancestors()
@@ -58,14 +53,11 @@ impl WritablePath {
             return vec![place(&folder, None)];
         }
         let writes = grants.iter().filter(|grant| grant.access == Access::Write);
-        fn names(opening: &Opening) -> Option<String> {
-            match opening {
-                Opening::Staged { names, .. } => Some(names.clone()),
-                Opening::Live { .. } | Opening::Snapshot { .. } => None,
-            }
-        }
         writes
-            .map(|grant| place(grant.opening.folder(), names(&grant.opening)))
+            .map(|grant| match grant.opening() {
+                Opening::Staged { folder, names } => place(&folder, Some(names)),
+                _ => place(grant.area.folder(), None),
+            })
             .collect()
     }
 

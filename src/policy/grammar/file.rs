@@ -3,14 +3,13 @@
 //! not accepted.
 
 use super::capability::{self, Capability};
-use super::confinement::{HostGrant, SecretGrant};
-use super::document::{FileProblem, TomlDocument};
+use super::document::{FileProblem, Origin, PolicyEntry, TomlDocument};
 use super::files::{self, FileRules};
-use super::grantable::{Origin, PolicyEntry};
-use super::machine::NamedRuntime;
-use super::packages::{self, Ecosystem, PackagesAllowed};
+use super::hosts::{self, HostGrant};
+use super::packages::{self, PackagesAllowed};
+use super::secrets::{self, SecretGrant};
 use super::services::{self, ServiceRule};
-use super::{hosts, secrets};
+use super::versions::Ecosystem;
 use crate::base::text;
 use crate::manifest::reader::{MAX_PROBLEMS, Reader, TOML};
 use crate::manifest::{At, Code, Language, Problem, Severity, StderrRule};
@@ -56,6 +55,14 @@ pub struct ToolSelector {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Folder {
     pub path: PathBuf,
+    pub at: At,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct NamedRuntime {
+    pub path: PathBuf,
+    pub why: String,
+    #[serde(skip)]
     pub at: At,
 }
 
@@ -151,22 +158,17 @@ const EMPTY: &str = "the file is empty: write a policy into it, or remove it (fo
 /// JSON Schema (2020-12) of a policy file, read as TOML.
 pub fn schema() -> &'static Value {
     static PUBLISHED: LazyLock<Value> = LazyLock::new(|| {
-        serde_json::from_str(include_str!("schema.json")).expect("the schema is JSON")
+        serde_json::from_str(include_str!("policy.schema.json")).expect("the schema is JSON")
     });
     &PUBLISHED
 }
 
-#[jsonschema::validator(path = "src/policy/schema.json", methods = { is_valid = false, validate = false })]
+#[jsonschema::validator(path = "src/policy/grammar/policy.schema.json", methods = { is_valid = false, validate = false })]
 struct PolicySchema;
 
 /// Reads one policy as far as it can be read. A policy with a fault grants nothing to the tools
 /// that it names. `None`: those tools are not known, or the file is `host.policy.toml`.
-pub(super) fn read(
-    source: &str,
-    file: &Path,
-    host: bool,
-    root: &Path,
-) -> (Option<Policy>, Vec<Problem>) {
+pub fn read(source: &str, file: &Path, host: bool, root: &Path) -> (Option<Policy>, Vec<Problem>) {
     if source.trim().is_empty() {
         let empty = Problem::new(Severity::Error, Code::Schema, "", EMPTY);
         return (

@@ -1,19 +1,14 @@
 //! Requests that no policy can grant, on any machine or on this one.
 
-use crate::base::place::{Mounts, Place, Placed};
+use super::machine::{Machine, MachinePlaces, ReliedOn, files_of, runtimes};
+use crate::base::place::{Mounts, Place};
 use crate::base::{files, text};
-use crate::manifest::{Language, Manifest, ToolPaths};
-use crate::policy::area::Area;
-use crate::policy::base_view::{KERNEL, MADE_ETC, OWN_FOLDER, SYSTEM_FOLDERS};
-use crate::policy::confinement::{Access, Program, Runtime};
-use crate::policy::machine::Machine;
-use crate::policy::places::{PlaceIndex, PlacedArea};
-use std::collections::BTreeSet;
+use crate::manifest::{Manifest, ToolPaths};
+use crate::policy::grammar::area::{Access, Area};
+use crate::policy::grammar::base_view::{MADE_ETC, OWN_FOLDER};
+use crate::policy::grammar::places::{PlacedArea, Protected};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// Programs, libraries and settings of the machine, besides `SYSTEM_FOLDERS`.
-const SYSTEM: [&str; 3] = ["/usr", "/etc", "/boot"];
 
 /// What the denials of one tool's requests depend on.
 pub struct HardDenials<'a> {
@@ -221,111 +216,6 @@ impl HardDenials<'_> {
     }
 }
 
-/// A path that this host, an interpreter or the machine relies on.
-#[derive(Clone, Debug)]
-pub struct ReliedOn {
-    path: PathBuf,
-    is_runtime: bool,
-    words: String,
-}
-
-/// What of a machine no tool reads or writes.
-#[derive(Clone, Debug)]
-pub struct MachinePlaces {
-    root: Place,
-    kernel: Vec<(&'static str, Place)>,
-    homes: Vec<(PathBuf, Vec<Place>)>,
-    relied_on: PlaceIndex<ReliedOn>,
-}
-
-impl MachinePlaces {
-    fn new(machine: &Machine, mounts: &Mounts) -> MachinePlaces {
-        let mut relied_on = PlaceIndex::default();
-        fn add(
-            path: &Path,
-            is_runtime: bool,
-            words: String,
-            relied_on: &mut PlaceIndex<ReliedOn>,
-            mounts: &Mounts,
-        ) {
-            relied_on.insert(
-                path,
-                ReliedOn {
-                    path: path.into(),
-                    is_runtime,
-                    words,
-                },
-                mounts,
-            );
-        }
-        for folder in SYSTEM.iter().chain(&SYSTEM_FOLDERS) {
-            let words =
-                format!("{folder} holds programs or settings of the machine, which no tool writes");
-            add(Path::new(folder), false, words, &mut relied_on, mounts);
-        }
-        for (path, words) in &machine.relied_on {
-            add(
-                path,
-                false,
-                format!("{} could be written: {words}", path.display()),
-                &mut relied_on,
-                mounts,
-            );
-        }
-        for path in runtimes(machine).flat_map(files_of) {
-            add(
-                &path,
-                true,
-                format!(
-                    "files of an interpreter could be written or covered: {}",
-                    path.display()
-                ),
-                &mut relied_on,
-                mounts,
-            );
-        }
-        MachinePlaces {
-            root: mounts.place(Path::new("/")),
-            kernel: KERNEL
-                .iter()
-                .map(|kernel| (*kernel, mounts.place(Path::new(kernel))))
-                .collect(),
-            homes: machine
-                .homes
-                .iter()
-                .map(|home| (home.clone(), mounts.places(home)))
-                .collect(),
-            relied_on,
-        }
-    }
-}
-
-/// Files that no tool may write: those registered with this host, and its own.
-#[derive(Clone, Debug, Default)]
-pub struct Protected {
-    paths: BTreeSet<PathBuf>,
-    /// A folder in which no tool makes files, whatever their names: this host keeps its records
-    /// there.
-    pub records: Option<PathBuf>,
-    places: Placed<PlaceIndex<PathBuf>>,
-}
-
-impl Protected {
-    pub fn add(&mut self, path: PathBuf) {
-        self.places
-            .update(|mounts, places| places.insert(&path, path.clone(), mounts));
-        self.paths.insert(path);
-    }
-
-    fn places(&self, mounts: &Mounts) -> PlaceIndex<PathBuf> {
-        let mut places = PlaceIndex::default();
-        self.paths
-            .iter()
-            .for_each(|path| places.insert(path, path.clone(), mounts));
-        places
-    }
-}
-
 /// The names that a request has in its folder; `None`: the whole tree.
 fn names_of(request: &Area) -> Option<String> {
     match request {
@@ -338,29 +228,6 @@ fn names_of(request: &Area) -> Option<String> {
         ),
         Area::Names { names, .. } => Some(names.clone()),
     }
-}
-
-fn runtimes(machine: &Machine) -> impl Iterator<Item = &Runtime> {
-    machine
-        .runtimes
-        .values()
-        .chain(machine.named_runtimes.values().flatten())
-}
-
-fn files_of(runtime: &Runtime) -> Vec<PathBuf> {
-    let mut files = runtime.roots.clone();
-    if let Program::Path(path) = &runtime.program {
-        files.push(path.clone());
-        // Python looks for `pyvenv.cfg` beside itself, and one folder above.
-        let near = path
-            .ancestors()
-            .skip(1)
-            .take(2)
-            .map(|folder| folder.join("pyvenv.cfg"));
-        files.extend(near.filter(|_| runtime.language == Language::Python));
-    }
-    files.retain(|f| f.is_absolute() && f.parent().is_some());
-    files
 }
 
 /// Manifests and policies. In these tables `*` stands for any beginning.

@@ -1,18 +1,22 @@
 //! The decision about one tool: every request with its answer, and the shape that enforces exactly
 //! those answers.
 
-use super::callers::CallerGrant;
-use super::capability;
-use super::confinement::{Grant, HostGrant, Network, Runtime, SecretGrant, Shape, Variable};
-use super::document::FileProblem;
-use super::hosts;
-use super::load::PassedOver;
 use super::machine::{Machine, Need};
-use super::packages::{self, Allowance, Ecosystem, PackageGrant, PackageRequirements};
-use super::services::ServiceGrant;
+use super::packages::{self, Allowance};
+use super::shape::{Runtime, Shape, Variable};
 use super::verdict::{Confirm, LimitVerdict, Narrower, Notes, RequestKind, Verdict};
 use crate::base::text::{self, printable};
 use crate::fault::{Fault, Kind};
+use crate::policy::grammar::callers::CallerGrant;
+use crate::policy::grammar::capability::{CapabilityKind, kind};
+use crate::policy::grammar::document::FileProblem;
+use crate::policy::grammar::files::Grant;
+use crate::policy::grammar::hosts::{HostGrant, Network, risks};
+use crate::policy::grammar::load::PassedOver;
+use crate::policy::grammar::packages::{PackageGrant, PackageRequirements, name, names};
+use crate::policy::grammar::secrets::SecretGrant;
+use crate::policy::grammar::services::ServiceGrant;
+use crate::policy::grammar::versions::Ecosystem;
 use crate::quantity::Limit;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -73,7 +77,7 @@ pub struct Decision {
     pub starts_scripts: bool,
     pub shape: Result<Arc<Shape>, Fault>,
     /// Its variables: literals of the manifest, and the host's own that were granted.
-    pub(super) env: BTreeMap<String, Variable>,
+    pub env: BTreeMap<String, Variable>,
     pub digest: String,
 }
 
@@ -82,12 +86,23 @@ impl Decision {
         self.limits.iter().find(|l| l.limit == limit)
     }
 
+    /// The time of a call that requests so much, or nothing, in milliseconds.
+    pub fn time(&self, requested_ms: Option<u64>) -> u64 {
+        let built_in = Limit::TimeoutMs.built_in_default();
+        let (usual, most) = self
+            .limit(Limit::TimeoutMs)
+            .map_or((built_in, built_in), |limit| {
+                (limit.effective, limit.ceiling)
+            });
+        requested_ms.unwrap_or(usual).min(most)
+    }
+
     /// Whether the tool may ask the person at the client that called it.
     pub fn may_ask(&self) -> bool {
         self.verdicts.iter().any(|verdict| {
             verdict.what == RequestKind::Capability
                 && verdict.allowed
-                && capability::kind(&verdict.asked) == capability::CapabilityKind::Ask
+                && kind(&verdict.asked) == CapabilityKind::Ask
         })
     }
 
@@ -103,7 +118,7 @@ impl Decision {
     pub fn high_risks(&self) -> impl Iterator<Item = (String, String)> {
         self.hosts.iter().flat_map(|grant: &HostGrant| {
             let pattern = grant.pattern.to_string();
-            hosts::risks(&grant.pattern, &grant.ranges)
+            risks(&grant.pattern, &grant.ranges)
                 .into_iter()
                 .map(move |risk| (pattern.clone(), risk))
         })
@@ -152,8 +167,8 @@ impl Decision {
         });
         let files = match &requirements {
             Ok(None) => return,
-            Ok(Some(wanted)) => packages::names(&wanted.sources),
-            Err(problem) => packages::name(&problem.path),
+            Ok(Some(wanted)) => names(&wanted.sources),
+            Err(problem) => name(&problem.path),
         };
         match (requirements, by_hand) {
             (_, Some(how)) => self
@@ -174,7 +189,7 @@ impl Decision {
         } else {
             String::new()
         };
-        let name = packages::name(path);
+        let name = name(path);
         let words = printable(&format!("{name}{line}: {}", problem.message));
         self.verdicts.push(Verdict::denied(
             RequestKind::Package,

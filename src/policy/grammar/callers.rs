@@ -2,12 +2,11 @@
 //! A caller that no entry names may call nothing.
 
 use super::callbacks::{self, CallbackGrant, CallbackRule, CallbackUrl};
-use super::confinement::SecretSource;
-use super::document::TomlDocument;
+use super::document::{Origin, TomlDocument};
 use super::file::Selector;
 use super::files::plain_path;
-use super::grantable::{Grantable, Origin};
-use super::secrets;
+use super::grantable::Grantable;
+use super::secrets::{self, SecretSource};
 use crate::base::text::printable;
 use crate::manifest::reader::{Reader, TOML};
 use crate::manifest::{At, Problem};
@@ -403,7 +402,7 @@ pub fn schema() -> &'static Value {
     &PUBLISHED
 }
 
-#[jsonschema::validator(path = "src/policy/callers.schema.json", methods = { is_valid = false, validate = false })]
+#[jsonschema::validator(path = "src/policy/grammar/callers.schema.json", methods = { is_valid = false, validate = false })]
 struct CallersSchema;
 
 #[derive(Deserialize)]
@@ -418,7 +417,7 @@ struct ParameterLine {
     max: Option<f64>,
 }
 
-pub(super) fn parse(source: &str, file: &Path) -> Result<Callers, Vec<Problem>> {
+pub fn parse(source: &str, file: &Path) -> Result<Callers, Vec<Problem>> {
     let document = TomlDocument::parse(source)?;
     let mut it = Reader::new(&document.value, &document, &TOML);
     it.check_schema(schema(), CallersSchema::iter_errors, &document.value, "");

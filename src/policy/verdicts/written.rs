@@ -1,10 +1,11 @@
 //! What a script may read and not load: files that tools wrote, or could have written, below what
 //! it reads.
 
-use super::area::Area;
-use super::confinement::{Grant, Shape};
+use super::shape::Shape;
 use super::writable::WritablePath;
 use crate::manifest::Language;
+use crate::policy::grammar::area::Area;
+use crate::policy::grammar::files::Grant;
 use std::collections::BTreeSet;
 use std::path::Path;
 

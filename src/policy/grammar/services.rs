@@ -1,10 +1,8 @@
-//! Remote tool services: which ones the tools of a policy may call, over which queues.
+//! The entries of `[services]`: which remote tool services may be called, over which queues.
 
-use super::grantable::{Ceiling, Grantable, granted};
-use super::machine::{Machine, Need};
-use super::verdict::{RequestKind, Verdict};
+use super::grantable::Grantable;
+use crate::manifest::At;
 use crate::manifest::reader::Reader;
-use crate::manifest::{At, Manifest};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -85,7 +83,7 @@ impl Grantable for ServiceGrant {
     }
 }
 
-pub(super) fn read(document: &mut Reader<'_>) -> Vec<ServiceRule> {
+pub fn read(document: &mut Reader<'_>) -> Vec<ServiceRule> {
     let mut found: Vec<ServiceRule> = Vec::new();
     for (pointer, rule) in document.list::<ServiceRule>("/services/call") {
         let pointer = format!("{pointer}/service");
@@ -108,76 +106,4 @@ pub(super) fn read(document: &mut Reader<'_>) -> Vec<ServiceRule> {
 pub fn names(id: &str) -> [String; 3] {
     let namespace = id.split('.').next().unwrap_or_default();
     [id.to_owned(), format!("{namespace}.*"), "*".to_owned()]
-}
-
-/// Judges the service that does a tool's work: its grant, and what this machine lacks. No service:
-/// no verdict.
-pub(super) fn judge(
-    manifest: &Manifest,
-    ceilings: &[Ceiling<'_>],
-    machine: &Machine,
-    verdicts: &mut Vec<Verdict>,
-) -> (Option<ServiceGrant>, Option<Need>) {
-    let remote = manifest.remote();
-    let Some((remote, service)) =
-        remote.and_then(|remote| Some((remote, remote.descriptor.as_ref()?)))
-    else {
-        return (None, None);
-    };
-    let broker = names(&service.id)
-        .iter()
-        .find_map(|name| machine.brokers.get(name))
-        .cloned();
-    let need = broker.is_none().then(|| {
-        let words = format!(
-            "a broker for the service '{}' ([[tool_services]] of the configuration)",
-            service.id
-        );
-        Need::new(&*remote.pointers.0, words)
-    });
-    let queues = format!(
-        "{} at {}, answers from {}",
-        service.id,
-        service.requests.join(", "),
-        service.response
-    );
-    let allows = |rule: &&ServiceRule| {
-        let named = service
-            .requests
-            .iter()
-            .all(|queue| rule.request.contains(queue));
-        rule.service == service.id && rule.response == service.response && named
-    };
-    let granted = granted(ceilings, "[services] call", &queues, |policy| {
-        policy.services.iter().find(allows)
-    });
-    let (rule, policy) = match granted {
-        Ok(granted) => granted,
-        Err((narrower, reason)) => {
-            verdicts.push(Verdict::denied(
-                RequestKind::Service,
-                queues,
-                narrower,
-                reason,
-                &[],
-            ));
-            return (None, need);
-        }
-    };
-    let mut rules = ceilings
-        .iter()
-        .filter_map(|ceiling| ceiling.policy.services.iter().find(allows));
-    let grant = ServiceGrant {
-        service: service.id.clone(),
-        request: service.requests.clone(),
-        response: service.response.clone(),
-        broker,
-        config: remote.sent(),
-        user: rules.all(|rule| rule.user),
-        rule: format!("{}: {}", policy.name, service.id),
-        why: rule.why.clone(),
-    };
-    let verdict = Verdict::met(RequestKind::Service, queues, grant.text(), &[]);
-    verdicts.push(verdict.because(&grant.rule, &rule.why, policy.place(rule.at)));
-    (Some(grant), need)
 }

@@ -1,0 +1,21 @@
+//! The decision about one tool: each kind of request is narrowed in a file of its own, none of which
+//! knows another; `decide` puts the answers together.
+
+pub mod capability;
+pub mod ceiling;
+pub mod decide;
+pub mod decision;
+pub mod files;
+pub mod hard_denials;
+pub mod hosts;
+pub mod limits;
+pub mod machine;
+pub mod owner;
+pub mod packages;
+pub mod runtime;
+pub mod secrets;
+pub mod services;
+pub mod shape;
+pub mod verdict;
+pub mod writable;
+pub mod written;

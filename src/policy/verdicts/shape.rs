@@ -1,0 +1,201 @@
+//! The shape: the part of a confinement that is the same for every call.
+
+use crate::manifest::Language;
+use crate::policy::grammar::area::Area;
+use crate::policy::grammar::files::Grant;
+use crate::policy::grammar::hosts::Network;
+use crate::policy::grammar::packages::PackageGrant;
+use crate::policy::grammar::secrets::SecretGrant;
+use crate::quantity::Limit;
+use serde::{Deserialize, Serialize, Serializer};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+
+/// An interpreter (or our own binary, for wasm) and all files it needs in view to run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Runtime {
+    pub language: Language,
+    pub program: Program,
+    /// Arguments before the script: `-s -E -B`.
+    pub arguments: Vec<String>,
+    /// Files and folders that are bound read-only at their own paths (never idmapped).
+    pub roots: Vec<PathBuf>,
+    pub version: String,
+    pub found: String,
+}
+
+impl Runtime {
+    pub fn ourselves(role: &str) -> Runtime {
+        Runtime {
+            language: Language::Wasm,
+            program: Program::Ourselves {
+                role: role.to_owned(),
+            },
+            arguments: Vec::new(),
+            roots: Vec::new(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            found: "this binary".to_owned(),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Program {
+    Path(PathBuf),
+    /// This binary, executed from a descriptor: the wasm worker and the audit probe.
+    Ourselves {
+        role: String,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Limits(pub BTreeMap<Limit, u64>);
+
+impl Limits {
+    pub fn built_in() -> Limits {
+        Limits(
+            Limit::ALL
+                .into_iter()
+                .map(|l| (l, l.built_in_default()))
+                .collect(),
+        )
+    }
+    pub fn get(&self, limit: Limit) -> u64 {
+        self.0
+            .get(&limit)
+            .copied()
+            .unwrap_or_else(|| limit.built_in_default())
+    }
+    pub fn set(&mut self, limit: Limit, value: u64) {
+        self.0.insert(limit, value);
+    }
+}
+
+/// A built environment, shown read-only at its own path.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Built {
+    pub path: PathBuf,
+    /// A link in the view: where it lies, and where it leads.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub link: Option<(PathBuf, PathBuf)>,
+}
+
+/// The text of one environment variable, and where it comes from. The host's own may be a secret:
+/// no record, digest, report or debug line shows it.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Variable {
+    /// From the manifest, which everybody may read.
+    Literal(String),
+    /// The host's own, granted as `env:NAME`.
+    Host(String),
+}
+
+impl Variable {
+    pub fn text(&self) -> &str {
+        match self {
+            Variable::Literal(text) | Variable::Host(text) => text,
+        }
+    }
+
+    /// The text, if it is the host's own.
+    pub fn host(&self) -> Option<&str> {
+        match self {
+            Variable::Host(text) => Some(text),
+            Variable::Literal(_) => None,
+        }
+    }
+
+    /// For reports.
+    pub fn shown(&self) -> &str {
+        if self.host().is_some() {
+            "(the host's own)"
+        } else {
+            self.text()
+        }
+    }
+}
+
+impl Serialize for Variable {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.shown())
+    }
+}
+
+impl fmt::Debug for Variable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.shown())
+    }
+}
+
+/// The part of a confinement that is the same for every call. A launcher is made for one shape;
+/// `audit` prints it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Shape {
+    pub tool: String,
+    pub runtime: Runtime,
+    /// The script as seen by the tool, absolute. `None` when the source comes with the call
+    /// (run-code).
+    pub script: Option<PathBuf>,
+    pub entry_point: Option<String>,
+    /// Working folder, absolute; `/tmp` for what has no script.
+    pub folder: PathBuf,
+    pub grants: Vec<Grant>,
+    pub network: Network,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<SecretGrant>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub packages: Option<PackageGrant>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub built: Option<Built>,
+    pub limits: Limits,
+    /// Variables added to an empty environment. Only the text of literals is serialized, and so in
+    /// the digest.
+    pub env: BTreeMap<String, Variable>,
+    /// The policy demands exact accounting; without a cgroup the call is refused.
+    pub require_cgroup: bool,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub observe: bool,
+    pub stderr_is_error: bool,
+    /// Output that is not one JSON value becomes the answer, as text.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub text_output: bool,
+    /// What tools wrote or can write below what the call reads: nothing there is loaded as code.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub written: Vec<Area>,
+}
+
+impl Shape {
+    /// A shape that grants nothing: the default limits, and `/tmp` as working folder.
+    pub fn bare(tool: &str, runtime: Runtime) -> Shape {
+        Shape {
+            tool: tool.to_owned(),
+            runtime,
+            script: None,
+            entry_point: None,
+            folder: PathBuf::from("/tmp"),
+            grants: Vec::new(),
+            network: Network::None,
+            secrets: Vec::new(),
+            packages: None,
+            built: None,
+            limits: Limits::built_in(),
+            env: BTreeMap::new(),
+            require_cgroup: false,
+            observe: false,
+            stderr_is_error: false,
+            text_output: false,
+            written: Vec::new(),
+        }
+    }
+
+    /// SHA-256 over the canonical text of this shape, hex: the confinement's digest.
+    pub fn digest(&self) -> String {
+        crate::base::sha256_hex(&serde_json::to_vec(self).expect("a shape is plain data"))
+    }
+}

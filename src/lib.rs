@@ -1,19 +1,19 @@
 //! toolhost: drop a script and its manifest into a folder and an agent can call it; the kernel
 //! holds it to what the operator approved; anyone can read, and prove, exactly what it may touch.
 //!
-//! Each module imports only from lower floors (its number), `policy` also from `manifest`, and
-//! `base` the limits of `quantity`: `tests/tidy.rs`.
+//! Each module imports only from lower floors (its number), and `policy` also from `manifest`:
+//! `tests/tidy.rs`. Below them all lies the crate `toolhost-base`.
 
-pub mod base; // 0  small pieces that every module may use
+pub use toolhost_base as base;
+pub use toolhost_base::{fault, quantity};
+
 pub mod broker; // 2  messages to and from RabbitMQ and Pulsar
 pub mod cli; // 6  the command line, one file per verb
 pub mod egress; // 2  the hosts that a call may reach: DNS stub, relay, dialling
 pub mod executor; // 3  call → outcome
-pub mod fault; // 0  how toolhost refuses or fails
 pub mod manifest; // 1  manifest files
 pub mod packages; // 2  what scripts require of package indexes, and the store of what was built
 pub mod policy; // 1  policy files; manifest ∩ policy = confinement
-pub mod quantity; // 0  limits, with their units
 pub mod registry; // 2  manifests on disk → a snapshot of tools
 pub mod runtimes; // 2  interpreters of this machine
 pub mod sandbox; // 2  the layers

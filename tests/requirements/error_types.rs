@@ -1,5 +1,5 @@
 //! Each type of error has one origin and one exit code (the closed list with its document:
-//! `src/fault.rs`).
+//! `fault` of toolhost-base).
 
 use super::{files, put};
 use crate::prelude::*;

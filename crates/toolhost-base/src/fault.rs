@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn the_closed_list_is_documented() {
-        let document = include_str!("../docs/CALLS.md");
+        let document = include_str!("../../../docs/CALLS.md");
         let rows: Vec<&str> = document
             .lines()
             .filter(|line| line.starts_with("| `"))

@@ -1,6 +1,7 @@
 //! Small pieces that every module may use. They know nothing of tools, policies and calls.
 
 pub mod address;
+pub mod fault;
 pub mod files;
 pub mod json;
 pub mod layer;
@@ -9,6 +10,7 @@ pub mod messages;
 pub mod netlink;
 pub mod place;
 pub mod problem;
+pub mod quantity;
 pub mod semaphore;
 pub mod shares;
 pub mod single_flight;

@@ -81,7 +81,7 @@ async fn the_sink_hears_the_log_and_the_parts_while_the_tool_runs() {
     ];
     assert_eq!(heard, expected, "while it runs");
     assert_eq!(
-        report.error.map(|fault| fault.kind),
+        report.outcome.into_fault().map(|fault| fault.kind),
         Some(Kind::TimeoutError)
     );
     assert_eq!(report.logs, ["before part 0: ***", "before part 1: ***"]);

@@ -234,7 +234,7 @@ impl House {
                 let started = Instant::now();
                 let report = service.call(request, Sink::none()).await;
                 sum += started.elapsed();
-                if let Some(fault) = report.error {
+                if let Some(fault) = report.outcome.into_fault() {
                     return Err(told(fault));
                 }
             }

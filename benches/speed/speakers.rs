@@ -35,7 +35,7 @@ async fn apart(service: std::sync::Arc<toolhost::service::Service>) -> anyhow::R
         parts
     };
     let (report, parts) = tokio::join!(service.call(request(), sink), reading);
-    report.error.map_or(Ok(parts), |fault| Err(told(fault)))
+    report.outcome.into_fault().map_or(Ok(parts), |fault| Err(told(fault)))
 }
 
 fn round(house: &House, together: bool) -> anyhow::Result<Duration> {
@@ -53,7 +53,7 @@ fn round(house: &House, together: bool) -> anyhow::Result<Duration> {
                 match next.stage {
                     Stage::Output(_) => parts += 1,
                     Stage::Completed(report) => {
-                        report.error.map_or(Ok(()), |fault| Err(told(fault)))?
+                        report.outcome.into_fault().map_or(Ok(()), |fault| Err(told(fault)))?
                     }
                     Stage::Prepare | Stage::Processing(_) => {}
                 }

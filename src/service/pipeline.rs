@@ -13,6 +13,7 @@ use super::decision_cache::DecisionCache;
 use super::output;
 use super::reading::{AnswerRules, ReadAnswer};
 use super::record::CallRecord;
+use super::report::CallResult;
 use super::request::{CallRequest, Event, EventStream};
 use super::target::{FoundTool, Target};
 use super::traces::TraceContext;
@@ -61,14 +62,14 @@ impl Service {
         mut request: CallRequest,
         stream: &mut EventStream,
         record: &mut CallRecord,
-    ) -> Result<ToolAnswer, Fault> {
+    ) -> Result<CallResult, Fault> {
         record.entry = Some(self.open_record(record.principal())?);
         // Cheap checks first: who calls, how often, and whether the tool exists for that caller.
         let rights = self
             .decisions()?
             .rights(&request.caller, request.label.as_deref());
         record.set_caller(&rights.caller);
-        self.limiter.charge_callers(&rights, request.counted)?;
+        self.limiter.charge_callers(&rights, request.rate)?;
         if let Some(fault) = request.refused.take() {
             let id = request.tool.split('@').next().unwrap_or_default();
             let withheld = fault.kind == Kind::ToolNotFoundError && !rights.may_call(id);
@@ -315,7 +316,7 @@ impl Service {
         target: &mut Target,
         stream: &mut EventStream,
         record: &mut CallRecord,
-    ) -> Result<ToolAnswer, Fault> {
+    ) -> Result<CallResult, Fault> {
         let attempt = target.attempt(&self.breakers, true)?;
         let may_ask = target.may_ask();
         if let (Value::Object(input), true) = (&mut target.input, may_ask) {
@@ -326,7 +327,8 @@ impl Service {
             Err(fault) => Err(fault),
         };
         if !std::mem::take(&mut pending.stopped) {
-            attempt.ended(answer.as_ref().err(), record.crashed);
+            let fault = answer.as_ref().map_or_else(Some, CallResult::fault);
+            attempt.ended(fault, record.crashed);
         }
         answer
     }
@@ -337,7 +339,7 @@ impl Service {
         pending: &PendingCall,
         target: &Target,
         record: &mut CallRecord,
-    ) -> Result<ToolAnswer, Fault> {
+    ) -> Result<CallResult, Fault> {
         let decision = &target.decided.decision;
         let own = target.found.explain.then(|| {
             // The manifests and scripts of this host, and the folder of the policy that decided.
@@ -379,21 +381,21 @@ impl Service {
         };
         let deadline = output.deadline().cloned().unwrap_or(own);
         let ReadAnswer {
-            answer,
-            questions,
+            result,
             hid_secrets,
         } = rules.read(output, deadline).await?;
+        let bytes = result.answer().map_or(0, ToolAnswer::bytes);
         record
             .slot()
             .into_iter()
-            .for_each(|slot| slot.answered(answer.bytes()));
+            .for_each(|slot| slot.answered(bytes));
         if hid_secrets {
             record.notes_hidden();
         }
-        questions.map_or(Ok(()), |questions| {
-            target.asks(&questions, &pending.request.client, record)
-        })?;
-        Ok(answer)
+        match result {
+            CallResult::Questions(questions) => target.asks(questions, &pending.request.client),
+            other => Ok(other),
+        }
     }
 
     async fn recheck(

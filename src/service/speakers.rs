@@ -271,8 +271,7 @@ mod tests {
             report
         } else {
             Report {
-                success: true,
-                error: None,
+                outcome: CallResult::Output(ToolAnswer::from(&Value::Null)),
                 ..report
             }
         }
@@ -344,9 +343,7 @@ mod tests {
                             assert_eq!(report.id, &*call);
                             format!(
                                 "completed {}",
-                                report
-                                    .error
-                                    .map_or("success".into(), |fault| fault.kind.to_string())
+                                report.outcome.word()
                             )
                         }
                     };

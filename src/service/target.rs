@@ -9,6 +9,7 @@ use super::callers::Rights;
 use super::decision_cache::{CachedDecision, DecisionCache};
 use super::output::{AskableClient, Questions};
 use super::record::CallRecord;
+use super::report::CallResult;
 use super::script::{ScriptArguments, language_of, language_of_source};
 use super::{Service, requirements};
 use crate::base::text::printable;
@@ -115,14 +116,13 @@ impl Target {
         !self.enveloped && !self.decided.decision.asks().is_empty()
     }
 
-    /// Adds the tool's questions to the report. Refuses questions that policy does not allow, or
-    /// that this client cannot be asked.
+    /// The tool's questions as the result of its call. Refuses questions that policy does not
+    /// allow.
     pub fn asks(
         &self,
-        questions: &Questions,
+        questions: Questions,
         client: &AskableClient,
-        record: &mut CallRecord,
-    ) -> Result<(), Fault> {
+    ) -> Result<CallResult, Fault> {
         let asks = questions.asks().unwrap_or_default();
         let granted = self.decided.decision.asks();
         if let Some(ask) = asks.iter().find(|ask| !granted.contains(ask)) {
@@ -132,16 +132,14 @@ impl Target {
                 format!("its manifest must require the capability `{word}`, and a policy grant it");
             return Err(Fault::new(Kind::SecurityError, message).person(person));
         }
-        record.report.questions = Some(questions.clone());
-        match asks.iter().find(|ask| !client.can.contains(ask)) {
-            None => Ok(()),
-            Some(ask) => {
-                let message = format!("The tool needs a client that can be asked: {}.", ask.word());
-                let details = "The tool ran, and has not done its work. Call it with an MCP client \
-                    that offers this.";
-                Err(Fault::new(Kind::CapabilityError, message).details(details))
-            }
-        }
+        let Some(ask) = asks.iter().find(|ask| !client.can.contains(ask)) else {
+            return Ok(CallResult::Questions(questions));
+        };
+        let message = format!("The tool needs a client that can be asked: {}.", ask.word());
+        let details = "The tool ran, and has not done its work. Call it with an MCP client that \
+            offers this.";
+        let fault = Fault::new(Kind::CapabilityError, message).details(details);
+        Ok(CallResult::Unaskable(questions, fault))
     }
 
     /// Asks the breaker of what runs: the script, service or method, whatever tool names it.

@@ -181,12 +181,12 @@ impl<'a> Installer<'a> {
         let request = CallRequest::new(Caller::named(CALLER), TOOL, Arguments::Value(Value::Null));
         let mut record = CallRecord::begin(&request, CallSpan::none());
         let result = self.run_recorded(what, shape, order, &mut record).await;
-        let output = result
-            .as_ref()
-            .map(|_| executor::ToolAnswer::from(&Value::Null))
-            .map_err(Clone::clone);
+        let ended = match &result {
+            Ok(_) => CallResult::Output(executor::ToolAnswer::from(&Value::Null)),
+            Err(fault) => CallResult::Failed(fault.clone()),
+        };
         // A run that left no record counts as failed.
-        record.end(output).report.error.map_or(result, Err)
+        record.end(ended).report.outcome.into_fault().map_or(result, Err)
     }
 
     /// What a run may touch: its interpreter, one folder to write, one to read, and the index or

@@ -95,7 +95,7 @@ pub async fn begin(
             let request = CallRequest {
                 id,
                 label,
-                counted: usize::MAX,
+                rate: RateCharge::Free,
                 ..CallRequest::refused(caller, &tool, fault)
             };
             let report = request::run(&server, request, Sink::none()).await;

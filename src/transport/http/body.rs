@@ -26,8 +26,7 @@ const TIME: Duration = Duration::from_secs(30);
 pub struct Received {
     pub text: String,
     pub charge: Permit,
-    /// `CallRequest::counted`: the request was counted against its principal.
-    pub counted: usize,
+    pub rate: RateCharge,
 }
 
 /// Charges the principal for a call, if `is_call` says so of the length, then reads the body.
@@ -77,12 +76,13 @@ pub async fn read(
         let words = format!("The body is too long: at most {MAX_BODY_BYTES} bytes are read.");
         return refuse(StatusCode::PAYLOAD_TOO_LARGE, &words);
     };
-    let counted = usize::from(is_call(length));
-    if counted > 0 {
+    let mut rate = RateCharge::Due;
+    if is_call(length) {
         server.service.charge_callers(
             caller,
             Some(tool).filter(|tool| length > LONG && !tool.is_empty()),
         )?;
+        rate = RateCharge::Paid;
     }
     let bodies = &server.service.limiter().bodies;
     let claim = bodies.claim_unless_alone(&caller.user, server.callers.is_own());
@@ -107,7 +107,7 @@ pub async fn read(
     Ok(Received {
         text,
         charge,
-        counted,
+        rate,
     })
 }
 

@@ -158,7 +158,7 @@ impl Start {
         let request = CallRequest::refused(self.known.caller, tool, *refusal.fault);
         let request = CallRequest {
             id: Some(service::new_id()),
-            counted: usize::MAX,
+            rate: RateCharge::Free,
             ..request
         };
         let report = run(&self.known.server, request, Sink::none()).await;

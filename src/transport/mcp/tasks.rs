@@ -102,9 +102,10 @@ async fn run(
         let tool = call.tool.clone();
         let again = call.again();
         let mut report = service.call(call, Sink::none()).await;
-        let questions = match report.questions.take() {
-            Some(questions) if report.error.is_none() => questions,
-            _ => {
+        let questions = match std::mem::take(&mut report.outcome) {
+            CallResult::Questions(questions) => questions,
+            other => {
+                report.outcome = other;
                 ToolList::find(&lists, &service, &caller).rename(&mut report);
                 return Ok(results::whole(report).await);
             }

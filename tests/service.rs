@@ -2,7 +2,7 @@
 
 use crate::harness::fake::{caller, define, request, world, world_with, written};
 use crate::prelude::*;
-use toolhost::executor::{Call, Context, Ending, Events, Executor, Running, method};
+use toolhost::executor::{Call, Context, Ending, ToolSender, Executor, Running, method};
 use toolhost::fault::Fault;
 use toolhost::fault::Kind::*;
 use toolhost::service::{CallRequest, Caller, Sink};
@@ -281,7 +281,7 @@ async fn services_of_an_embedding_program_are_called_by_name_and_offered_once_th
 struct XEcho;
 
 impl Executor for XEcho {
-    fn run<'a>(&'a self, context: &'a Context, call: Call, _: &'a Events) -> Running<'a> {
+    fn run<'a>(&'a self, context: &'a Context, call: Call, _: &'a ToolSender) -> Running<'a> {
         Box::pin(async move {
             let answer = match call.input {
                 input if input["wait"] == true => std::future::pending().await,
@@ -628,7 +628,7 @@ impl method::ServiceMethod for Stuck {
         &'a self,
         _: &'a method::MethodCall,
         _: Value,
-        _: &'a Events,
+        _: &'a ToolSender,
     ) -> method::Answering<'a> {
         Box::pin(std::future::pending())
     }

@@ -2,7 +2,7 @@
 
 use crate::harness::fake::{define, request, world_with};
 use crate::prelude::*;
-use toolhost::executor::Events;
+use toolhost::executor::ToolSender;
 use toolhost::executor::method::{Answering, MethodCall, ServiceMethod};
 use toolhost::fault::Kind;
 use toolhost::service::{Event, Sink};
@@ -16,7 +16,7 @@ impl ServiceMethod for Streamer {
         &'a self,
         _: &'a MethodCall,
         arguments: Value,
-        events: &'a Events,
+        events: &'a ToolSender,
     ) -> Answering<'a> {
         let under_way = self.0.clone();
         Box::pin(async move {

@@ -175,7 +175,7 @@ pub async fn run(
     tool: &Tool,
     input: &Value,
 ) -> (Duration, Result<Outcome, fault::Fault>) {
-    let events = toolhost::executor::Events::unheard();
+    let events = toolhost::executor::ToolSender::unheard();
     let call = tool.call(input);
     let started = Instant::now();
     let context = Context::new("bench", "bench", Default::default());

@@ -24,7 +24,7 @@ use crate::manifest::Manifest;
 use crate::packages::store::EnvironmentLease;
 use crate::quantity::{self, Limit, MIB};
 use crate::{executor, fault, policy, registry};
-use executor::{Call, CallDeadline, Ending, Outcome, Progress, ToolAnswer};
+use executor::{Call, CallDeadline, Ending, FromTool, Outcome, Progress, ToolAnswer};
 use fault::{Fault, Kind};
 use nix::fcntl::OFlag;
 use serde_json::{Value, json};
@@ -398,6 +398,21 @@ impl Service {
         }
     }
 
+    /// Decides again, unless the decision is fresh, and then records what a tool can write behind
+    /// layers of this shape.
+    async fn may_start(
+        &self,
+        shape: Option<&policy::Shape>,
+        pending: &mut PendingCall,
+        target: &Target,
+        record: &mut CallRecord,
+    ) -> Result<(), Fault> {
+        if target.found.deadline.began.elapsed() > MAX_DECISION_AGE {
+            self.recheck(pending, target, record).await?;
+        }
+        shape.map_or(Ok(()), |shape| self.components.audit.record_opened(shape))
+    }
+
     async fn recheck(
         &self,
         pending: &mut PendingCall,
@@ -513,19 +528,17 @@ impl Service {
             service: decision.service.clone(),
             output_bytes: target.output_bytes(),
         };
-        let (gate, mut passing) = executor::Gate::new(began + MAX_DECISION_AGE);
-        let context = self.context(target.found.deadline.clone(), gate, record);
+        let context = context(target.found.deadline.clone(), record);
         let _cancels = context.cancel.clone().drop_guard();
         record.enters(Stage::Run);
-        if limit.is_some() && began.elapsed() > MAX_DECISION_AGE {
-            self.recheck(pending, target, record).await?;
+        if limit.is_some() {
+            self.may_start(None, pending, target, record).await?;
         }
         record.running()?;
         let mut answer = StreamedAnswer::new(target.output_bytes(), context.deadline.clone());
-        let (mut events, mut received) = executor::events();
-        events.deadline = context.deadline.clone();
+        let (from_tool, mut received) = executor::channel(context.deadline.clone());
         let ended = {
-            let mut running = target.executor.run(&context, call, &events);
+            let mut running = target.executor.run(&context, call, &from_tool);
             let clock = tokio::time::sleep(
                 limit.map_or(Duration::MAX, |limit| limit.saturating_sub(began.elapsed())),
             );
@@ -538,12 +551,18 @@ impl Service {
                         let limit_ms = crate::base::millis(limit.unwrap_or_default());
                         break Ok(Outcome::new(Ending::TimedOut { limit_ms }, limit_ms));
                     }
-                    Some(passage) = passing.recv() => {
-                        // An executor that is gone by now starts nothing.
-                        let _ = passage.send(self.recheck(pending, target, record).await);
-                    }
                     // Wait for a slow reader. The tool then waits too.
-                    Some(event) = received.next(), if !stream.is_behind() => answer.push(event, record, stream).await?,
+                    Some(message) = received.next(), if !stream.is_behind() => match message {
+                        FromTool::Event(event) => answer.push(event, record, stream).await?,
+                        // An executor that is gone by now starts nothing.
+                        FromTool::Recheck(reply) => {
+                            _ = reply.send(self.may_start(None, pending, target, record).await);
+                        }
+                        FromTool::Opened(shape, reply) => {
+                            let starts = self.may_start(Some(&shape), pending, target, record);
+                            _ = reply.send(starts.await);
+                        }
+                    },
                     () = stream.hand_on() => {}
                     ended = &mut running => break ended,
                 }
@@ -561,25 +580,16 @@ impl Service {
         record.ended(&ended, received.lost());
         ended
     }
+}
 
-    fn context(
-        &self,
-        deadline: CallDeadline,
-        gate: executor::Gate,
-        record: &CallRecord,
-    ) -> executor::Context {
-        let trace = record.context().map(TraceContext::sent).unwrap_or_default();
-        let ledger: Option<Arc<dyn executor::Ledger>> =
-            Some(Arc::new(self.components.audit.clone()));
-        let context = executor::Context::new(&record.id, &record.caller.user, record.traffic());
-        executor::Context {
-            principal: record.principal().to_owned(),
-            deadline,
-            gate,
-            trace,
-            ledger,
-            ..context
-        }
+/// What an executor knows of its call.
+fn context(deadline: CallDeadline, record: &CallRecord) -> executor::Context {
+    let context = executor::Context::new(&record.id, &record.caller.user, record.traffic());
+    executor::Context {
+        principal: record.principal().to_owned(),
+        deadline,
+        trace: record.context().map(TraceContext::sent).unwrap_or_default(),
+        ..context
     }
 }
 

@@ -437,8 +437,10 @@ fn describe(beside: &Folder, shape: &policy::Shape, digest: &str) -> io::Result<
     }
 }
 
-impl executor::Ledger for Log {
-    fn opens(&self, shape: &policy::Shape) -> Result<(), Fault> {
+impl Log {
+    /// Records what a call of this shape can write, before its tool starts. An error refuses the
+    /// call.
+    pub fn record_opened(&self, shape: &policy::Shape) -> Result<(), Fault> {
         self.ledger.add(shape).map_err(|e| self.unkept(&e))
     }
 }

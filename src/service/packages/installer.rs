@@ -388,7 +388,7 @@ impl<'a> Installer<'a> {
         call: executor::Call,
         record: &mut CallRecord,
     ) -> Result<executor::Outcome, Fault> {
-        let (events, mut heard) = executor::events();
+        let (events, mut heard) = executor::channel(context.deadline.clone());
         let mut refused = false;
         let mut looks = tokio::time::interval(POLL_INTERVAL);
         let hidden = self.work.display().to_string();
@@ -404,7 +404,7 @@ impl<'a> Installer<'a> {
                             context.cancel.cancel();
                         }
                     }
-                    Some(event) = heard.next() => {
+                    Some(event) = heard.next_event() => {
                         if let Event::Log(line) = event {
                             (self.report)(&record.log(&line.replace(&hidden, "")));
                         }

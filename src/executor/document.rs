@@ -2,7 +2,7 @@
 //!
 //! A resource opens only the one file that it names, beneath its own folder, if policy allows.
 
-use super::{Call, Context, Ending, ToolSender, Executor, Outcome, Running, ToolAnswer};
+use super::{Call, Context, Ending, Executor, Outcome, Running, ToolAnswer, ToolSender};
 use crate::base::json::Text;
 use crate::fault::{Fault, Kind};
 use crate::manifest::{Body, Document, Handler};

@@ -164,7 +164,8 @@ impl ToolSender {
 
     /// As `recheck`, before a tool starts behind layers.
     pub async fn opened(&self, shape: &Arc<Shape>) -> Result<(), Fault> {
-        self.ask(|reply| FromTool::Opened(shape.clone(), reply)).await
+        self.ask(|reply| FromTool::Opened(shape.clone(), reply))
+            .await
     }
 
     async fn ask(&self, question: impl FnOnce(Reply) -> FromTool) -> Result<(), Fault> {
@@ -190,7 +191,10 @@ impl ToolSender {
     /// Sends an event, or drops it without room: the outcome still holds the tool's log. Dropped
     /// log lines are counted.
     pub fn send(&self, event: Event) {
-        let sent = self.sender.as_ref().map(|sender| sender.try_send(FromTool::Event(event)));
+        let sent = self
+            .sender
+            .as_ref()
+            .map(|sender| sender.try_send(FromTool::Event(event)));
         if let Some(Err(mpsc::error::TrySendError::Full(FromTool::Event(Event::Log(_))))) = sent {
             self.lost.fetch_add(1, Ordering::Relaxed);
         }

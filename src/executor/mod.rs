@@ -17,9 +17,7 @@ pub mod remote;
 pub mod wasm;
 pub use answer::{ContentPlaces, Part, ToolAnswer};
 pub use deadline::CallDeadline;
-pub use from_tool::{
-    Event, FromTool, Level, Progress, Reply, ToolReceiver, ToolSender, channel,
-};
+pub use from_tool::{Event, FromTool, Level, Progress, Reply, ToolReceiver, ToolSender, channel};
 pub use outcome::*;
 
 use crate::egress::Traffic;

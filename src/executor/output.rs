@@ -4,7 +4,7 @@
 //! The answer is one JSON value, or text if the manifest says so, or the lines of a stream. The
 //! output of every engine is checked here.
 
-use super::{CallDeadline, Ending, Event, ToolSender, ToolAnswer};
+use super::{CallDeadline, Ending, Event, ToolAnswer, ToolSender};
 use crate::base::json::{self, Text};
 use crate::base::problem::Problem;
 use crate::fault::Fault;

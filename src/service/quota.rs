@@ -4,7 +4,7 @@
 //! most its share. A call is admitted, queued, or refused with a retryable `RateLimitError`.
 
 use super::callers::Rights;
-use super::{Arguments, CallRequest};
+use super::{Arguments, CallRequest, RateCharge};
 use crate::base::semaphore::{self, Claim, FairSemaphore, Permit};
 use crate::base::shares::now;
 use crate::base::{json, lock};

@@ -116,10 +116,8 @@ impl AnswerRules {
             }
             OutputKind::Plain => None,
         };
-        let answer = ToolAnswer {
-            content,
-            ..ToolAnswer::new(text, deadline)
-        };
+        let mut answer = ToolAnswer::new(text, deadline);
+        answer.content = content;
         Ok(ReadAnswer {
             result: CallResult::Output(answer),
             hid_secrets,

@@ -62,13 +62,10 @@ pub(super) struct CallRecord {
     /// The policy that decided, and the place of the tool service, if there is one.
     decided: Option<(String, Option<String>)>,
     /// Notes of the last decision and of the call itself.
-    pub notes: policy::Notes,
+    notes: policy::Notes,
     confined: Option<Confined>,
     /// False: nothing of the tool ran.
     pub ran: bool,
-    /// Parts of the answer were received.
-    pub parts_came: bool,
-    pub crashed: bool,
     bad_output: String,
     /// Filled while the call runs, and read however it ends.
     traffic: Arc<Mutex<Traffic>>,
@@ -159,8 +156,6 @@ impl CallRecord {
             notes: policy::Notes::default(),
             confined: None,
             ran: false,
-            parts_came: false,
-            crashed: false,
             bad_output: String::new(),
             traffic: Arc::default(),
             report: Report {

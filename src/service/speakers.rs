@@ -271,7 +271,7 @@ mod tests {
             report
         } else {
             Report {
-                outcome: CallResult::Output(ToolAnswer::from(&Value::Null)),
+                outcome: crate::service::CallResult::Output(crate::executor::ToolAnswer::mark()),
                 ..report
             }
         }
@@ -341,10 +341,7 @@ mod tests {
                         Stage::Processing(other) => panic!("{other:?}"),
                         Stage::Completed(report) => {
                             assert_eq!(report.id, &*call);
-                            format!(
-                                "completed {}",
-                                report.outcome.word()
-                            )
+                            format!("completed {}", report.outcome.word())
                         }
                     };
                     trace.push((call.parse().unwrap(), words));

@@ -45,7 +45,7 @@ pub(super) struct FoundTool {
 }
 
 /// What a call runs, and everything that decided that.
-pub(super) struct Target {
+pub(super) struct Decided {
     pub found: FoundTool,
     /// The tool, and all other tools that own the script: their limits apply, as their rights do.
     pub tools: Vec<String>,
@@ -65,7 +65,7 @@ pub(super) struct Target {
     pub enveloped: bool,
 }
 
-impl Target {
+impl Decided {
     /// SHA-256 over the whole decision: who calls and under which rules, which tool, whose script,
     /// what it may touch. Debug text has every member, also those that are added later.
     pub fn digest(&self) -> String {
@@ -118,11 +118,7 @@ impl Target {
 
     /// The tool's questions as the result of its call. Refuses questions that policy does not
     /// allow.
-    pub fn asks(
-        &self,
-        questions: Questions,
-        client: &AskableClient,
-    ) -> Result<CallResult, Fault> {
+    pub fn asks(&self, questions: Questions, client: &AskableClient) -> Result<CallResult, Fault> {
         let asks = questions.asks().unwrap_or_default();
         let granted = self.decided.decision.asks();
         if let Some(ask) = asks.iter().find(|ask| !granted.contains(ask)) {
@@ -194,7 +190,7 @@ impl Service {
         found: FoundTool,
         input: Value,
         record: &mut CallRecord,
-    ) -> Result<Target, Fault> {
+    ) -> Result<Decided, Fault> {
         let FoundTool {
             tool,
             decided,
@@ -232,7 +228,7 @@ impl Service {
         }
         let executor = self.executor(handler)?;
         let script = read_script(&*executor, &decided.decision, &found.deadline).await?;
-        Ok(Target {
+        Ok(Decided {
             tools: vec![tool.manifest.id.clone()],
             executor,
             owners: Vec::new(),
@@ -256,7 +252,7 @@ impl Service {
         found: FoundTool,
         input: Value,
         record: &mut CallRecord,
-    ) -> Result<Target, Fault> {
+    ) -> Result<Decided, Fault> {
         let FoundTool {
             decisions,
             rights,
@@ -357,7 +353,7 @@ impl Service {
             .unwrap_or_default();
         let executor = self.script_executor(language)?;
         let script = read_script(&*executor, &decision, &deadline).await?;
-        Ok(Target {
+        Ok(Decided {
             tools: tools_of(&tool.manifest, &owners),
             executor,
             owners: owners

@@ -315,7 +315,13 @@ async fn a_question_ends_unanswered_and_holds_up_nobody() {
     })
     .await;
     // One call runs at once here, and one that waits for a person is none.
-    assert!(world.call("fake:user", json!({"n": 1})).await.outcome.is_success());
+    assert!(
+        world
+            .call("fake:user", json!({"n": 1}))
+            .await
+            .outcome
+            .is_success()
+    );
     assert_eq!(world.runs(), 1);
     let fault = waiting.await.unwrap().outcome.into_fault().unwrap();
     assert!(

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use toolhost::executor::{
-    self, Call, Context, Denials, Ending, ToolSender, Executor, Outcome, Running, Usage,
+    self, Call, Context, Denials, Ending, Executor, Outcome, Running, ToolSender, Usage,
 };
 use toolhost::manifest::Language;
 use toolhost::service::{

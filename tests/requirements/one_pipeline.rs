@@ -105,7 +105,10 @@ async fn every_face_gives_the_same_outcome() {
                 "{what}: {words}"
             );
         }
-        let error = replied.outcome.fault().unwrap_or_else(|| panic!("{what}: no error"));
+        let error = replied
+            .outcome
+            .fault()
+            .unwrap_or_else(|| panic!("{what}: no error"));
         assert_eq!(
             (error.kind.to_string().as_str(), &*error.message),
             (kind, message),

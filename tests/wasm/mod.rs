@@ -4,7 +4,9 @@
 use crate::prelude::*;
 use toolhost::executor::process::Launchers;
 use toolhost::executor::wasm::{Cache, Role, Wasm};
-use toolhost::executor::{Call, CallDeadline, Context, Ending, Event, ToolSender, Executor, Outcome};
+use toolhost::executor::{
+    Call, CallDeadline, Context, Ending, Event, Executor, Outcome, ToolSender,
+};
 use toolhost::fault::{Fault, Kind};
 use toolhost::manifest;
 use toolhost::policy::{self, Access, Confinement, Grant, Opening, PerCall, Shape};

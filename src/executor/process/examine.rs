@@ -6,7 +6,7 @@
 use super::launcher::{CallInput, LauncherError, RoleNeeds};
 use super::pool::Launchers;
 use super::scripts::Scripts;
-use crate::executor::{Clock, Ending, ToolSender, Outcome};
+use crate::executor::{Clock, Ending, Outcome, ToolSender};
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
 use crate::policy::{

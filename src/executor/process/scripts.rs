@@ -6,8 +6,8 @@ use super::pool::Launchers;
 use crate::base::{lock, messages, millis};
 use crate::egress::Traffic;
 use crate::executor::{
-    Attempt, Call, CallDeadline, Clock, Context, Denials, Ending, ToolSender, Executor, Gauge, Outcome,
-    Running, output,
+    Attempt, Call, CallDeadline, Clock, Context, Denials, Ending, Executor, Gauge, Outcome,
+    Running, ToolSender, output,
 };
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
@@ -554,7 +554,8 @@ mod tests {
     async fn lost(ready: &Ready, meanwhile: impl Future<Output = ()>) -> LauncherError {
         let (shape, started) = (shape(), Instant::now());
         let clock = Clock::new(started, 20_000);
-        let (brings, events, secrets) = (CallInput::default(), ToolSender::unheard(), BTreeMap::new());
+        let (brings, events, secrets) =
+            (CallInput::default(), ToolSender::unheard(), BTreeMap::new());
         let traffic = Mutex::default();
         let call = ready.call(
             &brings,

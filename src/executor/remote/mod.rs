@@ -4,7 +4,7 @@
 
 mod connection;
 
-use super::{Call, Context, Ending, ToolSender, Executor, Outcome, Running, ToolAnswer};
+use super::{Call, Context, Ending, Executor, Outcome, Running, ToolAnswer, ToolSender};
 use crate::base::json::Text;
 use crate::base::{json, lock, millis, text};
 use crate::broker::{LinkState, PublishError, Terms, ToolServiceRequest, Topic};
@@ -113,7 +113,12 @@ impl Remote {
         })
     }
 
-    async fn call(&self, context: &Context, call: Call, events: &ToolSender) -> Result<Outcome, Fault> {
+    async fn call(
+        &self,
+        context: &Context,
+        call: Call,
+        events: &ToolSender,
+    ) -> Result<Outcome, Fault> {
         let began = Instant::now();
         let grant = call.service.ok_or_else(|| {
             Fault::new(

@@ -27,8 +27,8 @@ use super::idle::IdlePool;
 use super::output::{self, Log, Output, OutputReader};
 use super::process::{self, Launchers};
 use super::{
-    Call, CallDeadline, Clock, Context, Denials, Ending, ToolSender, Executor, Gauge, Outcome, Reading,
-    Running,
+    Call, CallDeadline, Clock, Context, Denials, Ending, Executor, Gauge, Outcome, Reading,
+    Running, ToolSender,
 };
 use crate::base::lock;
 use crate::base::semaphore::FairSemaphore;

@@ -12,7 +12,7 @@ pub use super::ledger::LEDGER;
 use super::ledger::Ledger;
 use crate::base::files::Folder;
 use crate::base::lock;
-use crate::{executor, fault, policy};
+use crate::{fault, policy};
 pub use begun::BEGUN;
 use begun::Begun;
 use fault::{Fault, Kind};

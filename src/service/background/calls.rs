@@ -14,7 +14,8 @@ use crate::fault::{Fault, Kind};
 use crate::policy::CallbackUrl;
 use crate::service::callers::Rights;
 use crate::service::{
-    CallRequest, CallState, Caller, Phase, Report, Service, Sink, TraceContext, audit, new_id,
+    CallRequest, CallState, Caller, Phase, RateCharge, Report, Service, Sink, TraceContext, audit,
+    new_id,
 };
 use jiff::Timestamp;
 use serde::Serialize;

@@ -19,7 +19,9 @@ use crate::quantity::{GIB, Limit, MAX_TREE_BYTES, MIB};
 use crate::service::record::CallRecord;
 use crate::service::redact::{Masked, RecordArguments};
 use crate::service::traces::CallSpan;
-use crate::service::{Arguments, CallRequest, Caller, denials, ledger, output, secrets};
+use crate::service::{
+    Arguments, CallRequest, CallResult, Caller, denials, ledger, output, secrets,
+};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -186,7 +188,12 @@ impl<'a> Installer<'a> {
             Err(fault) => CallResult::Failed(fault.clone()),
         };
         // A run that left no record counts as failed.
-        record.end(ended).report.outcome.into_fault().map_or(result, Err)
+        record
+            .end(ended)
+            .report
+            .outcome
+            .into_fault()
+            .map_or(result, Err)
     }
 
     /// What a run may touch: its interpreter, one folder to write, one to read, and the index or
@@ -372,7 +379,7 @@ impl<'a> Installer<'a> {
             | Ending::Trapped { .. }
             | Ending::Cancelled => Err(failed(&last(logs))),
             ending => {
-                let why = output::judge(ending, logs, &[])
+                let why = output::answer_of(ending, logs, &[])
                     .err()
                     .map_or_else(String::new, |fault| fault.message);
                 Err(failed(&format!("{why}\n{}", last(logs))))

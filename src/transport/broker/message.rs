@@ -11,7 +11,7 @@ use crate::broker::{
 use crate::fault::{Fault, Kind};
 use crate::quantity::LARGE_TEXT_BYTES;
 use crate::service::{
-    self, Arguments, CallRequest, Event, Report, Sink, TraceContext, arguments, output,
+    self, Arguments, CallRequest, CallResult, Event, Report, Sink, TraceContext, arguments, output,
 };
 use jiff::Timestamp;
 use serde_json::Value;

@@ -6,7 +6,7 @@ use super::request::{self, KnownRequest, Start};
 use crate::base::semaphore::Permit;
 use crate::base::text;
 use crate::fault::{Fault, Kind};
-use crate::service::{CallRequest, Caller, Phase, Sink};
+use crate::service::{CallRequest, Caller, Phase, RateCharge, Sink};
 use axum::extract::Path;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use serde_json::{Value, json};

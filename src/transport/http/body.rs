@@ -7,6 +7,7 @@ use super::request::KnownRequest;
 use crate::base::json;
 use crate::base::semaphore::{Claim, Permit};
 use crate::fault::{Fault, Kind};
+use crate::service::RateCharge;
 use axum::body::{Body, HttpBody};
 use http::{StatusCode, header};
 use http_body_util::BodyExt;
@@ -104,11 +105,7 @@ pub async fn read(
         return refuse(StatusCode::BAD_REQUEST, "The body is not UTF-8.");
     };
     known.connection.seat.set_whole(true);
-    Ok(Received {
-        text,
-        charge,
-        rate,
-    })
+    Ok(Received { text, charge, rate })
 }
 
 /// Reads a body, and charges for what has arrived beyond a small one. The number of connections

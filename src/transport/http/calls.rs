@@ -9,7 +9,8 @@ use crate::base::semaphore::Permit;
 use crate::base::text;
 use crate::fault::{Fault, Kind};
 use crate::service::{
-    self, Arguments, CallRequest, Event, Report, Show, Sink, Speakers, Stage, StageEvent, arguments,
+    self, Arguments, CallRequest, CallResult, Event, RateCharge, Report, Show, Sink, Speakers,
+    Stage, StageEvent, arguments,
 };
 use crate::transport::action::{self, ActionResult};
 use crate::transport::answers;

@@ -3,7 +3,9 @@
 use super::reply::{self, Begun, Recipient, Refusal, Response};
 use super::server::{Connection, Server};
 use crate::fault::{Fault, Kind};
-use crate::service::{self, Approver, Arguments, CallRequest, Caller, Report, Sink, TraceContext};
+use crate::service::{
+    self, Approver, Arguments, CallRequest, Caller, RateCharge, Report, Sink, TraceContext,
+};
 use axum::extract::FromRequestParts;
 use http::request::Parts;
 use http::{HeaderMap, StatusCode, header};

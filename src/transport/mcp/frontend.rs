@@ -16,7 +16,7 @@ use crate::fault::{Fault, Kind};
 use crate::manifest::TaskUse;
 use crate::policy::Ask;
 use crate::service::{
-    Approver, Arguments, CallRequest, Caller, Event, Report, Service, Sink, output,
+    Approver, Arguments, CallRequest, CallResult, Caller, Event, Report, Service, Sink, output,
 };
 use crate::transport::lists::Lists;
 use rmcp::ServerHandler;
@@ -554,7 +554,9 @@ impl ServerHandler for Frontend {
         let call = CallRequest::new(caller, id, arguments);
         match self.answer(&context, call, again).await? {
             Answered::Asks(result) => Ok(result.into()),
-            Answered::Report(report) if !report.outcome.is_success() => Err(listed::failed(&report)),
+            Answered::Report(report) if !report.outcome.is_success() => {
+                Err(listed::failed(&report))
+            }
             Answered::Report(report) => McpRequest::find(&context)?
                 .charge(listed::prompt(*report).await?)
                 .map(Into::into),

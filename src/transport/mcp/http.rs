@@ -9,7 +9,7 @@ use super::sessions::{LeaseError, SessionLease, Sessions};
 use crate::base::semaphore::Permit;
 use crate::executor::Part;
 use crate::fault::{Fault, Kind};
-use crate::service::{Approver, CallRequest, Caller, Service, Sink};
+use crate::service::{Approver, CallRequest, Caller, RateCharge, Service, Sink};
 use crate::transport::answers::visible;
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt, stream};

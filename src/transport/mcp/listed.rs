@@ -6,7 +6,7 @@ use crate::base::text;
 use crate::fault::Kind;
 use crate::manifest::{Document, Manifest};
 use crate::registry;
-use crate::service::{Caller, Effects, Report, Service, output};
+use crate::service::{CallResult, Caller, Effects, Report, Service, output};
 use crate::transport::export;
 use crate::transport::lists::Lists;
 use crate::transport::names::Names;

@@ -3,7 +3,7 @@
 use super::results::ResultContent;
 use crate::base::semaphore::Permit;
 use crate::base::{lock, text};
-use crate::service::{self, Approver, CallRequest, Caller, Limiter, TraceContext};
+use crate::service::{self, Approver, CallRequest, Caller, Limiter, RateCharge, TraceContext};
 use crate::transport::answers;
 use http::request::Parts;
 use rmcp::model::ErrorData;

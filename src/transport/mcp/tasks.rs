@@ -6,7 +6,7 @@ use super::listed::ToolList;
 use super::results;
 use crate::base::lock;
 use crate::base::semaphore::Permit;
-use crate::service::{CallRequest, Service, Sink};
+use crate::service::{CallRequest, CallResult, Service, Sink};
 use crate::transport::lists::Lists;
 use rmcp::ErrorData;
 use rmcp::model::{CallToolResult, Task};

@@ -69,14 +69,14 @@ struct Ran {
 }
 
 enum Run {
-    Ended(Ran),
+    Ended(Box<Ran>),
     /// The check just before the start found another decision, so nothing ran.
-    DecideAgain(Result<Decided, Fault>),
+    DecideAgain(Box<Result<Decided, Fault>>),
 }
 
 enum Attempt {
-    Done(CallResult),
-    DecideAgain(Decided),
+    Done(Box<CallResult>),
+    DecideAgain(Box<Decided>),
 }
 
 impl Service {
@@ -103,8 +103,8 @@ impl Service {
                 continue;
             }
             match self.attempt(&mut admitted, decided, stream, record).await? {
-                Attempt::Done(result) => return Ok(result),
-                Attempt::DecideAgain(now) => decided = now,
+                Attempt::Done(result) => return Ok(*result),
+                Attempt::DecideAgain(now) => decided = *now,
             }
         }
     }
@@ -348,22 +348,22 @@ impl Service {
         let mut has_crashed = false;
         let result = match run {
             Ok(Run::DecideAgain(now)) => {
-                let now = now?;
+                let now = (*now)?;
                 admitted.change()?;
-                return Ok(Attempt::DecideAgain(now));
+                return Ok(Attempt::DecideAgain(Box::new(now)));
             }
             Ok(Run::Ended(ran)) => {
                 has_crashed = matches!(
                     ran.outcome.ending,
                     Ending::Signalled { .. } | Ending::Trapped { .. }
                 );
-                self.answer(admitted, ran, record).await
+                self.answer(admitted, *ran, record).await
             }
             Err(fault) => Err(fault),
         };
         let result = result.unwrap_or_else(CallResult::Failed);
         breaker.ended(result.fault(), has_crashed);
-        Ok(Attempt::Done(result))
+        Ok(Attempt::Done(Box::new(result)))
     }
 
     /// The result of a call that ran.
@@ -583,7 +583,7 @@ impl Service {
         if time_limit.is_some()
             && let Some(now) = self.decide_if_old(admitted, &decided, record).await
         {
-            return Ok(Run::DecideAgain(now));
+            return Ok(Run::DecideAgain(Box::new(now)));
         }
         record.running()?;
         let mut answer = StreamedAnswer::new(decided.output_bytes(), context.deadline.clone());
@@ -617,7 +617,7 @@ impl Service {
                 };
                 if let Some(now) = self.decide_if_old(admitted, &decided, record).await {
                     record.runs(false);
-                    return Ok(Run::DecideAgain(now));
+                    return Ok(Run::DecideAgain(Box::new(now)));
                 }
                 // An executor that is gone by now starts nothing.
                 let audit = &self.components.audit;
@@ -630,11 +630,11 @@ impl Service {
         answer.flush(record, stream).await?;
         record.enters(Stage::Answer);
         record.ended(&ended, received.lost());
-        Ok(Run::Ended(Ran {
+        Ok(Run::Ended(Box::new(Ran {
             decided,
             outcome: ended?,
             has_parts: answer.left < answer.allowed,
-        }))
+        })))
     }
 }
 

@@ -251,7 +251,8 @@ async fn values_are_what_their_schema_asks() {
             continue;
         }
         let told = report
-            .error
+            .outcome
+            .into_fault()
             .unwrap_or_else(|| panic!("{row}: it is taken"))
             .message;
         assert!(

@@ -150,7 +150,7 @@ async fn a_secret_argument_is_hidden_in_a_successful_answer() {
         "{report:?}"
     );
     assert!(
-        !report.observation().contains("hunter2") && report.success,
+        !report.observation().contains("hunter2") && report.outcome.is_success(),
         "{}",
         report.observation()
     );

@@ -2,7 +2,7 @@
 
 use crate::harness::fake::{caller, define, request, world, world_with, written};
 use crate::prelude::*;
-use toolhost::executor::{Call, Context, Ending, Events, Executor, Running, method};
+use toolhost::executor::{Call, Context, Ending, Executor, Running, ToolSender, method};
 use toolhost::fault::Fault;
 use toolhost::fault::Kind::*;
 use toolhost::service::{CallRequest, Caller, Sink};
@@ -116,11 +116,11 @@ async fn each_failure_has_its_type_and_leaves_one_record() {
     for (at, (tool, arguments, kind, decision)) in cases.iter().enumerate() {
         let report = world.call(tool, arguments.clone()).await;
         let error = report
-            .error
-            .as_ref()
+            .outcome
+            .fault()
             .unwrap_or_else(|| panic!("{tool} {arguments} should fail"));
         assert_eq!(error.kind, *kind, "{tool} {arguments}: {error:?}");
-        assert!(!report.success && report.output().is_none());
+        assert!(!report.outcome.is_success() && report.output().is_none());
         let json = json!(report);
         assert_eq!(json["error"]["type"], kind.to_string());
         assert!(json["error"]["origin"].is_string() && json["error"]["retryable"].is_boolean());
@@ -137,7 +137,11 @@ async fn each_failure_has_its_type_and_leaves_one_record() {
             .for_each(|(name, value)| assert_eq!(&records[at][name], value, "{tool}"));
     }
     assert!(
-        world.call("fake:echo", json!({"message": 1})).await.success,
+        world
+            .call("fake:echo", json!({"message": 1}))
+            .await
+            .outcome
+            .is_success(),
         "the service lives on"
     );
 }
@@ -147,10 +151,16 @@ async fn a_call_that_cannot_be_recorded_is_refused() {
     let world = world();
     fs::create_dir_all(world.root().join("state/audit.jsonl")).unwrap();
     let report = world.call("fake:echo", json!({"message": 1})).await;
-    let error = report.error.unwrap();
+    let error = report.outcome.into_fault().unwrap();
     assert_eq!(error.kind, InternalError);
     assert!(error.person.unwrap().contains("--audit-log"));
-    assert!(!world.call("fake:echo", json!({"message": 1})).await.success);
+    assert!(
+        !world
+            .call("fake:echo", json!({"message": 1}))
+            .await
+            .outcome
+            .is_success()
+    );
     let unread = Fault::new(ParameterValidationError, "not a call");
     assert!(
         world
@@ -184,7 +194,7 @@ async fn secrets_and_control_characters_stay_out_of_records_and_details() {
         .call("fake:fails", json!({"token": "hunter2-very-secret"}))
         .await;
     let json = json!(report).to_string();
-    let details = report.error.unwrap().details.unwrap();
+    let details = report.outcome.into_fault().unwrap().details.unwrap();
     assert!(
         !json.contains("hunter2") && details.contains("bad token ***"),
         "{details}"
@@ -248,7 +258,7 @@ async fn services_of_an_embedding_program_are_called_by_name_and_offered_once_th
         report.output(),
         Some(json!({"hello": "alice"})),
         "{:?}",
-        report.error
+        report.outcome.into_fault()
     );
     for (tool, kind) in [
         ("app:bad", DependencyError),
@@ -256,7 +266,13 @@ async fn services_of_an_embedding_program_are_called_by_name_and_offered_once_th
         ("app:boom", InternalError),
     ] {
         assert_eq!(
-            world.call(tool, json!({})).await.error.unwrap().kind,
+            world
+                .call(tool, json!({}))
+                .await
+                .outcome
+                .into_fault()
+                .unwrap()
+                .kind,
             kind,
             "{tool}"
         );
@@ -271,7 +287,8 @@ async fn services_of_an_embedding_program_are_called_by_name_and_offered_once_th
     assert!(!world.service.can_call(&caller(), &tool));
     methods.unwrap().register_sync("Greeter", "nowhere", Ok);
     assert!(
-        world.service.can_call(&caller(), &tool) && world.call("app:none", json!({})).await.success
+        world.service.can_call(&caller(), &tool)
+            && world.call("app:none", json!({})).await.outcome.is_success()
     );
     assert_eq!(world.runs(), 0, "no process");
 }
@@ -281,7 +298,7 @@ async fn services_of_an_embedding_program_are_called_by_name_and_offered_once_th
 struct XEcho;
 
 impl Executor for XEcho {
-    fn run<'a>(&'a self, context: &'a Context, call: Call, _: &'a Events) -> Running<'a> {
+    fn run<'a>(&'a self, context: &'a Context, call: Call, _: &'a ToolSender) -> Running<'a> {
         Box::pin(async move {
             let answer = match call.input {
                 input if input["wait"] == true => std::future::pending().await,
@@ -317,14 +334,21 @@ async fn a_new_handler_type_needs_no_change_here_and_comes_and_goes_with_its_too
         Some(json!({"a": 1}))
     );
     assert_eq!(
-        world.call("app:y", json!({})).await.error.unwrap().kind,
+        world
+            .call("app:y", json!({}))
+            .await
+            .outcome
+            .into_fault()
+            .unwrap()
+            .kind,
         CapabilityError
     );
     let started = Instant::now();
     let error = world
         .call("app:x", json!({"wait": true}))
         .await
-        .error
+        .outcome
+        .into_fault()
         .unwrap();
     assert_eq!(
         (error.kind, error.message.as_str()),
@@ -340,7 +364,8 @@ async fn a_new_handler_type_needs_no_change_here_and_comes_and_goes_with_its_too
         world
             .call("app:late", json!({}))
             .await
-            .error
+            .outcome
+            .into_fault()
             .is_some_and(|fault| fault.kind == ToolNotFoundError)
     };
     assert!(gone().await, "the control");
@@ -398,7 +423,7 @@ async fn a_new_handler_type_needs_no_change_here_and_comes_and_goes_with_its_too
     assert!(
         ran.is_some_and(|ran| u128::from(ran) * 4 > all),
         "{ran:?} of {all} us: {:?}",
-        report.error
+        report.outcome.into_fault()
     );
 }
 
@@ -438,7 +463,13 @@ async fn a_tool_that_hangs_keeps_no_other_from_its_turn() {
     let mut hanging: Vec<_> = (0..1100).map(ask).collect();
     until("48 run", || world.runs() >= 48).await;
     for n in 0..20 {
-        assert!(world.call("fake:echo", json!({"message": n})).await.success);
+        assert!(
+            world
+                .call("fake:echo", json!({"message": n}))
+                .await
+                .outcome
+                .is_success()
+        );
     }
     assert_eq!(
         world.runs(),
@@ -451,7 +482,7 @@ async fn a_tool_that_hangs_keeps_no_other_from_its_turn() {
     );
     let report = hanging.pop().unwrap().join_next().await.unwrap().unwrap();
     assert_eq!(
-        report.error.unwrap().kind,
+        report.outcome.into_fault().unwrap().kind,
         RateLimitError,
         "the last one found no room"
     );
@@ -478,7 +509,7 @@ async fn a_call_that_gets_less_says_so_in_its_report_and_its_record() {
         "narrowed: write out/** is not granted in full",
         "clamped: timeoutMs asked 20000, gets 5000",
     ];
-    assert!(report.success, "{report:?}");
+    assert!(report.outcome.is_success(), "{report:?}");
     assert_eq!(json!(report)["notes"], json!(told));
     assert!(
         !json!(report).to_string().contains("policy.toml"),
@@ -497,7 +528,7 @@ async fn a_call_that_gets_less_says_so_in_its_report_and_its_record() {
         json!({"scriptPath": "eager/echo.py", "inputData": {"message": 1}, "timeoutMs": 25_000});
     let report = world.call("core:execute-python-script", arguments).await;
     assert!(
-        report.success
+        report.outcome.is_success()
             && report
                 .notes
                 .contains(&"clamped: timeoutMs asked 25000, gets 5000".into()),
@@ -556,8 +587,8 @@ async fn the_environment_of_a_call_answers_to_the_one_rule_and_reaches_no_record
     {
         let report = call("examples", name, "some text").await;
         let error = report
-            .error
-            .as_ref()
+            .outcome
+            .fault()
             .unwrap_or_else(|| panic!("{name}: {report:?}"));
         let told = format!(
             "{} {}",
@@ -571,17 +602,25 @@ async fn the_environment_of_a_call_answers_to_the_one_rule_and_reaches_no_record
         );
     }
     // For a script that no manifest names a call may set no variable.
-    assert!(!call("free", "GREETING", "some text").await.success);
+    assert!(
+        !call("free", "GREETING", "some text")
+            .await
+            .outcome
+            .is_success()
+    );
     assert_eq!(world.runs(), 0);
     assert!(
-        call("examples", "GREETING", "some text").await.success,
+        call("examples", "GREETING", "some text")
+            .await
+            .outcome
+            .is_success(),
         "the control"
     );
 
     let mut digests = Vec::new();
     for text in ["hunter2-very-secret", "swordfish-very-secret"] {
         let report = call("examples", "TOKEN", text).await;
-        assert!(report.success, "{report:?}");
+        assert!(report.outcome.is_success(), "{report:?}");
         digests.push(report.digests.confinement);
         let seen = world.fake.seen.lock().unwrap();
         let seen = seen.last().unwrap();
@@ -599,7 +638,8 @@ async fn the_environment_of_a_call_answers_to_the_one_rule_and_reaches_no_record
         world
             .call("u:env", json!({"scriptPath": "examples/echo.py"}))
             .await
-            .success
+            .outcome
+            .is_success()
     );
     let seen = world.fake.seen.lock().unwrap();
     assert!(
@@ -628,7 +668,7 @@ impl method::ServiceMethod for Stuck {
         &'a self,
         _: &'a method::MethodCall,
         _: Value,
-        _: &'a Events,
+        _: &'a ToolSender,
     ) -> method::Answering<'a> {
         Box::pin(std::future::pending())
     }
@@ -741,7 +781,12 @@ async fn a_check_that_would_take_long_is_refused_and_recorded() {
         ("c:gives", OutputValidationError),
     ] {
         let started = Instant::now();
-        let error = world.call(tool, list(150_000)).await.error.unwrap();
+        let error = world
+            .call(tool, list(150_000))
+            .await
+            .outcome
+            .into_fault()
+            .unwrap();
         assert_eq!(error.kind, kind);
         assert!(
             error.message.contains("must be smaller"),
@@ -756,12 +801,13 @@ async fn a_check_that_would_take_long_is_refused_and_recorded() {
         assert_eq!(world.records().pop().unwrap()["outcome"], kind.to_string());
         // The same schema for a list of everyday length, and a wrong one.
         let report = world.call(tool, list(200)).await;
-        assert!(report.success, "{report:?}");
+        assert!(report.outcome.is_success(), "{report:?}");
         assert_eq!(
             world
                 .call(tool, json!({"a": [900]}))
                 .await
-                .error
+                .outcome
+                .into_fault()
                 .unwrap()
                 .kind,
             kind
@@ -774,7 +820,11 @@ async fn a_long_check_ends_by_the_clock_and_stands_in_nobodys_way() {
     let world = world_with(|root, _| choosy(root, 100));
     let list = json!({"a": vec![json!(99); 60_000]});
     assert!(
-        world.call("c:takes", list.clone()).await.success,
+        world
+            .call("c:takes", list.clone())
+            .await
+            .outcome
+            .is_success(),
         "long, but not too long"
     );
     let long = |timeout_ms| {
@@ -790,14 +840,27 @@ async fn a_long_check_ends_by_the_clock_and_stands_in_nobodys_way() {
     tokio::task::yield_now().await;
     let started = Instant::now();
     // This runtime has one thread: long work on it would keep this call waiting.
-    assert!(world.call("fake:echo", json!({"message": 1})).await.success);
+    assert!(
+        world
+            .call("fake:echo", json!({"message": 1}))
+            .await
+            .outcome
+            .is_success()
+    );
     let quick = started.elapsed();
     let late = late.join_next().await.unwrap().unwrap();
     let ended = started.elapsed();
-    assert_eq!(late.error.unwrap().kind, TimeoutError);
+    assert_eq!(late.outcome.into_fault().unwrap().kind, TimeoutError);
     assert!(ended < Duration::from_millis(1100), "{ended:?}");
     for mut call in calls {
-        assert!(call.join_next().await.unwrap().unwrap().success);
+        assert!(
+            call.join_next()
+                .await
+                .unwrap()
+                .unwrap()
+                .outcome
+                .is_success()
+        );
     }
     let all = started.elapsed();
     assert!(quick < all / 4, "{quick:?} of {all:?}");

@@ -2,7 +2,7 @@
 
 use crate::harness::fake::{define, request, world_with};
 use crate::prelude::*;
-use toolhost::executor::Events;
+use toolhost::executor::ToolSender;
 use toolhost::executor::method::{Answering, MethodCall, ServiceMethod};
 use toolhost::fault::Kind;
 use toolhost::service::{Event, Sink};
@@ -16,7 +16,7 @@ impl ServiceMethod for Streamer {
         &'a self,
         _: &'a MethodCall,
         arguments: Value,
-        events: &'a Events,
+        events: &'a ToolSender,
     ) -> Answering<'a> {
         let under_way = self.0.clone();
         Box::pin(async move {
@@ -81,7 +81,7 @@ async fn the_sink_hears_the_log_and_the_parts_while_the_tool_runs() {
     ];
     assert_eq!(heard, expected, "while it runs");
     assert_eq!(
-        report.error.map(|fault| fault.kind),
+        report.outcome.into_fault().map(|fault| fault.kind),
         Some(Kind::TimeoutError)
     );
     assert_eq!(report.logs, ["before part 0: ***", "before part 1: ***"]);

@@ -175,7 +175,7 @@ pub async fn run(
     tool: &Tool,
     input: &Value,
 ) -> (Duration, Result<Outcome, fault::Fault>) {
-    let events = toolhost::executor::Events::unheard();
+    let events = toolhost::executor::ToolSender::unheard();
     let call = tool.call(input);
     let started = Instant::now();
     let context = Context::new("bench", "bench", Default::default());
@@ -234,7 +234,7 @@ impl House {
                 let started = Instant::now();
                 let report = service.call(request, Sink::none()).await;
                 sum += started.elapsed();
-                if let Some(fault) = report.error {
+                if let Some(fault) = report.outcome.into_fault() {
                     return Err(told(fault));
                 }
             }

@@ -236,7 +236,12 @@ async fn client(way: Way, until: Until, start: Arc<Barrier>) -> anyhow::Result<(
                 answered(&**executor, tool, &input()).await.map(|_| true)?
             }
             (Way::Service(service, request), _) => {
-                match service.call((**request).clone(), Sink::none()).await.error {
+                match service
+                    .call((**request).clone(), Sink::none())
+                    .await
+                    .outcome
+                    .into_fault()
+                {
                     None => true,
                     Some(fault) if fault.kind == Kind::RateLimitError => false,
                     Some(fault) => return Err(told(fault)),

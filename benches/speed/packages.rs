@@ -58,7 +58,8 @@ pub fn python(house: &House, plan: &Plan, board: &mut Board) -> anyhow::Result<(
             let started = std::time::Instant::now();
             let report = service.call(request, Sink::none()).await;
             report
-                .error
+                .outcome
+                .into_fault()
                 .map_or(Ok(started.elapsed()), |fault| Err(told(fault)))
         })
     };

@@ -35,7 +35,10 @@ async fn apart(service: std::sync::Arc<toolhost::service::Service>) -> anyhow::R
         parts
     };
     let (report, parts) = tokio::join!(service.call(request(), sink), reading);
-    report.error.map_or(Ok(parts), |fault| Err(told(fault)))
+    report
+        .outcome
+        .into_fault()
+        .map_or(Ok(parts), |fault| Err(told(fault)))
 }
 
 fn round(house: &House, together: bool) -> anyhow::Result<Duration> {
@@ -52,9 +55,10 @@ fn round(house: &House, together: bool) -> anyhow::Result<Duration> {
             while let Some(next) = speakers.next().await {
                 match next.stage {
                     Stage::Output(_) => parts += 1,
-                    Stage::Completed(report) => {
-                        report.error.map_or(Ok(()), |fault| Err(told(fault)))?
-                    }
+                    Stage::Completed(report) => report
+                        .outcome
+                        .into_fault()
+                        .map_or(Ok(()), |fault| Err(told(fault)))?,
                     Stage::Prepare | Stage::Processing(_) => {}
                 }
             }

@@ -315,7 +315,7 @@ fn show(args: &Args, report: &Report, live: &[String]) -> ExitCode {
     }
     if args.json {
         say_report(report);
-    } else if let Some(output) = &report.output_data {
+    } else if let Some(output) = report.outcome.answer() {
         words::say_with_answer(&ToolAnswer::mark(), Some(output));
     }
     if let (Some((_, asked)), Some(version)) = (args.tool.split_once('@'), &report.version)
@@ -326,8 +326,8 @@ fn show(args: &Args, report: &Report, live: &[String]) -> ExitCode {
     // There is nothing to explain about a call that was refused before it ran.
     if args.explain && !args.json && report.digests.confinement.is_some() {
         let said = report
-            .error
-            .as_ref()
+            .outcome
+            .fault()
             .and_then(|fault| fault.person.as_deref())
             .unwrap_or_default();
         words::note(&explain(report, said));
@@ -337,7 +337,7 @@ fn show(args: &Args, report: &Report, live: &[String]) -> ExitCode {
 
 /// The exit code. Prints why the call failed. `explained`: the denials are printed already.
 pub(super) fn ended(report: &Report, explained: bool) -> ExitCode {
-    let Some(fault) = &report.error else {
+    let Some(fault) = report.outcome.fault() else {
         return Exit::Ok.into();
     };
     let mut lines = vec![format!(

@@ -143,11 +143,11 @@ async fn try_example(
         words::note(&format!("{what}\n{}", call::background(&report, &[])));
     }
     let told = || {
-        report.error.as_ref().map_or_else(String::new, |fault| {
+        report.outcome.fault().map_or_else(String::new, |fault| {
             format!("{}: {}", fault.kind, Refusal::from_fault(fault))
         })
     };
-    let failed = !report.success;
+    let failed = !report.outcome.is_success();
     match &example.expected_output {
         None if !failed => Ok(()),
         None => Err(told()),
@@ -172,7 +172,7 @@ async fn try_example(
 /// What `expectedOutput` is compared with: the envelope where the tool answers with envelopes, else
 /// the output itself.
 async fn answer(report: &Report) -> Value {
-    let output = match &report.output_data {
+    let output = match report.outcome.answer() {
         Some(answer) => answer.read(false, Text::value).await.ok(),
         None => None,
     };

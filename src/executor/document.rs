@@ -2,7 +2,7 @@
 //!
 //! A resource opens only the one file that it names, beneath its own folder, if policy allows.
 
-use super::{Call, Context, Ending, Events, Executor, Outcome, Running, ToolAnswer};
+use super::{Call, Context, Ending, Executor, Outcome, Running, ToolAnswer, ToolSender};
 use crate::base::json::Text;
 use crate::fault::{Fault, Kind};
 use crate::manifest::{Body, Document, Handler};
@@ -28,7 +28,7 @@ fn is_json(mime: &str) -> bool {
 pub struct Documents;
 
 impl Executor for Documents {
-    fn run<'a>(&'a self, context: &'a Context, call: Call, _events: &'a Events) -> Running<'a> {
+    fn run<'a>(&'a self, context: &'a Context, call: Call, _events: &'a ToolSender) -> Running<'a> {
         Box::pin(async move {
             let started = Instant::now();
             let Handler::Document(document) = &call.manifest.handler else {

@@ -26,7 +26,7 @@ pub trait ServiceMethod: Send + Sync {
         &'a self,
         call: &'a MethodCall,
         arguments: Value,
-        events: &'a executor::Events,
+        events: &'a executor::ToolSender,
     ) -> Answering<'a>;
 }
 
@@ -159,7 +159,7 @@ impl executor::Executor for Methods {
         &'a self,
         context: &'a executor::Context,
         call: executor::Call,
-        events: &'a executor::Events,
+        events: &'a executor::ToolSender,
     ) -> executor::Running<'a> {
         Box::pin(async move {
             let started = Instant::now();
@@ -223,7 +223,7 @@ impl ServiceMethod for Plain {
         &'a self,
         _: &'a MethodCall,
         arguments: Value,
-        _: &'a executor::Events,
+        _: &'a executor::ToolSender,
     ) -> Answering<'a> {
         let body = self.0.clone();
         Box::pin(async move {

@@ -6,7 +6,7 @@
 mod answer;
 mod deadline;
 pub mod document;
-mod events;
+mod from_tool;
 mod idle;
 pub mod method;
 mod outcome;
@@ -17,7 +17,7 @@ pub mod remote;
 pub mod wasm;
 pub use answer::{ContentPlaces, Part, ToolAnswer};
 pub use deadline::CallDeadline;
-pub use events::{Event, EventReceiver, Events, Level, Progress, events};
+pub use from_tool::{Event, FromTool, Level, Progress, Reply, ToolReceiver, ToolSender, channel};
 pub use outcome::*;
 
 use crate::egress::Traffic;
@@ -28,7 +28,6 @@ use futures_util::future::BoxFuture;
 use serde_json::Value;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 /// Who calls, until when, and how to stop it.
@@ -47,14 +46,10 @@ pub struct Context {
     pub traffic: Arc<Mutex<Traffic>>,
     /// The trace that the call is part of, for whatever it calls.
     pub trace: broker::Trace,
-    /// Records each shape before a tool runs under it. `None`: no ledger is kept.
-    pub ledger: Option<Arc<dyn Ledger>>,
-    /// Checks, when everything is ready, that the call may still run.
-    pub gate: Gate,
 }
 
 impl Context {
-    /// A call that begins now, without a trace, a ledger or a gate.
+    /// A call that begins now, without a trace.
     pub fn new(
         id: impl Into<String>,
         user: impl Into<String>,
@@ -69,62 +64,7 @@ impl Context {
             deadline: CallDeadline::usual("", None),
             traffic,
             trace: broker::Trace::default(),
-            ledger: None,
-            gate: Gate::default(),
         }
-    }
-}
-
-/// Asks whether the decision about the call still holds. A fresh decision does; so does every
-/// decision of a gate without a sender.
-#[derive(Clone, Debug, Default)]
-pub struct Gate(Option<(Instant, mpsc::Sender<GateQuery>)>);
-
-/// One question to the gate. The verdict is sent through it.
-pub type GateQuery = oneshot::Sender<Result<(), fault::Fault>>;
-
-impl Gate {
-    /// `fresh_until`: until then the decision holds without a question.
-    pub fn new(fresh_until: Instant) -> (Gate, mpsc::Receiver<GateQuery>) {
-        let (sender, asked) = mpsc::channel(1);
-        (Gate(Some((fresh_until, sender))), asked)
-    }
-
-    async fn pass(&self) -> Result<(), fault::Fault> {
-        let Some((_, sender)) = self
-            .0
-            .as_ref()
-            .filter(|(fresh_until, _)| Instant::now() > *fresh_until)
-        else {
-            return Ok(());
-        };
-        let (verdict, told) = oneshot::channel();
-        // If the gate is closed, the call is refused.
-        let _ = sender.send(verdict).await;
-        told.await.unwrap_or_else(|_lost| {
-            Err(fault::Fault::new(
-                fault::Kind::CancelledError,
-                "The call was cancelled before it began.",
-            ))
-        })
-    }
-}
-
-/// Records what calls can write.
-pub trait Ledger: std::fmt::Debug + Send + Sync {
-    /// Records that a call of this shape is about to run, behind layers that hold its grants. An
-    /// error refuses the call.
-    fn opens(&self, shape: &policy::Shape) -> Result<(), fault::Fault>;
-}
-
-impl Context {
-    /// Checks the gate and writes to the ledger: the last step of an executor before it starts a
-    /// confined tool.
-    async fn opens(&self, shape: &policy::Shape) -> Result<(), fault::Fault> {
-        self.gate.pass().await?;
-        self.ledger
-            .as_ref()
-            .map_or(Ok(()), |ledger| ledger.opens(shape))
     }
 }
 
@@ -181,7 +121,12 @@ pub struct Gauge {
 
 /// One way to run tools. Dropping the future cancels, kills and reaps.
 pub trait Executor: Send + Sync {
-    fn run<'a>(&'a self, context: &'a Context, call: Call, events: &'a Events) -> Running<'a>;
+    fn run<'a>(
+        &'a self,
+        context: &'a Context,
+        call: Call,
+        from_tool: &'a ToolSender,
+    ) -> Running<'a>;
 
     /// Reads the script of a shape for one call.
     fn read<'a>(&'a self, shape: &'a policy::Shape, deadline: &'a CallDeadline) -> Reading<'a> {

@@ -4,7 +4,7 @@
 //! The answer is one JSON value, or text if the manifest says so, or the lines of a stream. The
 //! output of every engine is checked here.
 
-use super::{CallDeadline, Ending, Event, Events, ToolAnswer};
+use super::{CallDeadline, Ending, Event, ToolAnswer, ToolSender};
 use crate::base::json::{self, Text};
 use crate::base::problem::Problem;
 use crate::fault::Fault;
@@ -31,7 +31,7 @@ pub struct OutputReader<'a> {
     max_bytes: usize,
     /// Whether the next line may be a part of a stream: only parts were printed before it.
     is_stream: bool,
-    events: &'a Events,
+    events: &'a ToolSender,
 }
 
 /// What a tool printed to stdout.
@@ -51,7 +51,7 @@ pub struct Output {
 }
 
 impl<'a> OutputReader<'a> {
-    pub fn new(max_bytes: u64, events: &'a Events) -> OutputReader<'a> {
+    pub fn new(max_bytes: u64, events: &'a ToolSender) -> OutputReader<'a> {
         let max_bytes = usize::try_from(max_bytes).unwrap_or(usize::MAX);
         OutputReader {
             output: Output::default(),
@@ -323,11 +323,11 @@ pub struct Log<'a> {
     line: Vec<u8>,
     /// Bytes that may still be sent on: all lines together are held to the limit of the log.
     left: usize,
-    events: &'a Events,
+    events: &'a ToolSender,
 }
 
 impl<'a> Log<'a> {
-    pub fn new(max_bytes: u64, events: &'a Events) -> Log<'a> {
+    pub fn new(max_bytes: u64, events: &'a ToolSender) -> Log<'a> {
         let left = usize::try_from(max_bytes).unwrap_or(usize::MAX);
         let head = Vec::new();
         let tail = VecDeque::new();
@@ -393,12 +393,12 @@ impl<'a> Log<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::executor::events;
+    use crate::executor::channel;
     use serde_json::{Value, json};
 
     /// The parts, and the ending, of what comes in pieces of this many bytes.
     async fn read_in_pieces(text: &str, piece: usize) -> (Vec<Value>, Ending) {
-        let (events, mut received) = events();
+        let (events, mut received) = channel(CallDeadline::usual("", None));
         let mut reader = OutputReader::new(1 << 20, &events);
         for piece in text.as_bytes().chunks(piece) {
             reader.push(piece).await;

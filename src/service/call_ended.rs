@@ -59,8 +59,8 @@ impl CallEnded {
         // What runs in this process has no standard output.
         let answer = self
             .report
-            .output_data
-            .as_ref()
+            .outcome
+            .answer()
             .filter(|_| known.stdout.is_empty());
         let mut timing: Vec<(&'static str, f64)> = Vec::new();
         for (stage, _, took) in &self.stages {

@@ -3,7 +3,7 @@
 //! it.
 
 use super::decision_cache::DecisionCache;
-use super::{BreakerState, Caller, Service};
+use super::{BreakerState, Caller, RateCharge, Service};
 use crate::base::text::{head, printable};
 use crate::fault::{Fault, Kind};
 use crate::policy::{
@@ -200,7 +200,7 @@ impl Service {
     pub fn charge_callers(&self, caller: &Caller, tool: Option<&str>) -> Result<(), Fault> {
         let decisions = self.decisions()?;
         let rights = decisions.rights(caller, None);
-        self.limiter.charge_callers(&rights, 0)?;
+        self.limiter.charge_callers(&rights, RateCharge::Due)?;
         let tool = tool.filter(|_| rights.rule().is_none_or(|rule| rule.act_as.is_empty()));
         tool.map_or(Ok(()), |tool| decisions.find(tool, &rights).map(drop))
     }

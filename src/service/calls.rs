@@ -3,7 +3,7 @@
 
 use super::confirmation::OpenQuestion;
 use super::request::{CallRequest, Question};
-use super::{Caller, Service, output};
+use super::{CallResult, Caller, Service, output};
 use crate::base::lock;
 use crate::base::semaphore::{self, Claim};
 use crate::base::shares::{IN_USE, Shares};
@@ -122,7 +122,7 @@ impl Calls {
 
 impl OpenCall {
     /// Records how the call ended. Only the first end counts.
-    pub fn end(&self, fault: Option<Kind>) {
+    pub fn end(&self, outcome: &CallResult) {
         let mut calls = lock(&self.calls.0);
         let Some(call) = calls
             .get_mut(&self.id)
@@ -131,8 +131,7 @@ impl OpenCall {
             return;
         };
         (call.state.phase, call.question) = (Phase::Ended, None);
-        call.state.outcome =
-            Some(fault.map_or_else(|| "success".to_owned(), |kind| kind.to_string()));
+        call.state.outcome = Some(outcome.word());
         let claim = semaphore::claim(ENDED, [(call.state.principal.clone(), ENDED)]);
         calls.keep(&self.id, Duration::ZERO);
         calls.charge(&self.id, (claim, 1));
@@ -141,7 +140,7 @@ impl OpenCall {
 
 impl Drop for OpenCall {
     fn drop(&mut self) {
-        self.end(Some(Kind::CancelledError));
+        self.end(&CallResult::default());
     }
 }
 

@@ -8,7 +8,7 @@
 
 use super::record::CallRecord;
 use super::request::{Answer, Approver, Event, EventStream, Question};
-use super::target::Target;
+use super::target::Decided;
 use super::{Caller, Service};
 use crate::base::semaphore::Permit;
 use crate::base::sha256_hex;
@@ -127,7 +127,7 @@ impl Service {
     /// Asks a person to approve the call, and waits without a slot. `Ok`: somebody approved it.
     pub(super) async fn await_confirmation(
         &self,
-        target: &Target,
+        target: &Decided,
         approver: Approver,
         stream: &mut EventStream,
         record: &mut CallRecord,
@@ -222,7 +222,7 @@ impl Service {
         Err(fault)
     }
 
-    fn question(&self, target: &Target, record: &CallRecord) -> Question {
+    fn question(&self, target: &Decided, record: &CallRecord) -> Question {
         let decision = &target.decided.decision;
         let whole = record.shown_arguments();
         let mut about = json!([target.digest(), target.input, target.source, target.env]);

@@ -40,13 +40,9 @@ pub(super) struct Meter {
 impl Meter {
     pub fn count(self, ended: &CallEnded) {
         let CallEnded { report, took, .. } = ended;
-        let outcome = report
-            .error
-            .as_ref()
-            .map_or_else(|| "success".to_owned(), |fault| fault.kind.to_string());
         let mut tools = lock(&self.metrics.0);
         let tool = tools.entry(self.tool).or_default();
-        *tool.outcomes.entry(outcome).or_default() += 1;
+        *tool.outcomes.entry(report.outcome.word()).or_default() += 1;
         (tool.calls, tool.took) = (tool.calls + 1, tool.took + *took);
         let within = BOUNDS.iter().zip(&mut tool.within);
         within

@@ -39,10 +39,10 @@ pub use confirmation::changed as changed_meanwhile;
 pub use decision_cache::Rules;
 pub use denials::LIMIT;
 pub use quota::{Limiter, MAX_QUEUED, MAX_RUNNING, Slot};
-pub use report::{Digests, Report, Verbose};
+pub use report::{CallResult, Digests, Report, Verbose};
 pub use request::{
-    Answer, Approver, Ask, CallRequest, Caller, Event, MAX_NAME_BYTES, Question, Sink, label,
-    new_id, user_name,
+    Answer, Approver, Ask, CallRequest, Caller, Event, MAX_NAME_BYTES, Question, RateCharge, Sink,
+    label, new_id, user_name,
 };
 pub use script::digest_of_script;
 pub use secrets::{TOO_SHORT, credential};
@@ -59,6 +59,7 @@ use fault::{Fault, Kind};
 use futures_util::FutureExt;
 use record::CallRecord;
 use request::EventStream;
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
@@ -194,26 +195,12 @@ impl Service {
         let ended = tokio::select! {
             biased;
             ended = running => ended,
-            () = cancelled.cancelled() => Ok(Err(output::cancelled())),
+            () = cancelled.cancelled() => Ok(Ok(CallResult::default())),
         };
-        let result = match ended {
-            Ok(result) => result,
-            Err(panic) => {
-                let words = panic.downcast_ref::<&str>().copied();
-                let words = words
-                    .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-                    .unwrap_or("no text");
-                Err(Fault::new(
-                    Kind::InternalError,
-                    "The host failed while it handled this call.",
-                )
-                .person(format!(
-                    "a panic: {words}; please report it with the call id"
-                )))
-            }
-        };
+        let ended = ended.unwrap_or_else(|panic| Err(of_panic(&*panic)));
+        let result = ended.unwrap_or_else(CallResult::Failed);
         let principal = record.principal().to_owned();
-        self.sample_refusal(&mut record, result.as_ref().err());
+        self.sample_refusal(&mut record, result.fault());
         let ended = record.end(result);
         self.alert(&ended, &principal);
         stream.finish().await;
@@ -238,6 +225,17 @@ impl Service {
     }
 }
 
+fn of_panic(panic: &dyn Any) -> Fault {
+    let words = panic.downcast_ref::<&str>().copied();
+    let words = words
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no text");
+    let message = "The host failed while it handled this call.";
+    Fault::new(Kind::InternalError, message).person(format!(
+        "a panic: {words}; please report it with the call id"
+    ))
+}
+
 /// Refusals: each has a record, or is counted in one. Refusals by rate limits, and of unreadable
 /// requests, have a record each at first; then one record a second, which counts those before it.
 impl Service {
@@ -248,7 +246,7 @@ impl Service {
         let mut record = CallRecord::begin(&request, self.traces.of_call(None));
         record.entry = Some(self.open_record(&caller.user)?);
         if self.sample_refusal(&mut record, Some(&fault)) {
-            record.end(Err(fault));
+            record.end(CallResult::Failed(fault));
         }
         Ok(())
     }
@@ -323,12 +321,12 @@ impl Service {
         let mut record = CallRecord::begin(&request, self.traces.of_call(None));
         record.entry = Some(entry);
         record.one_of_many(Some(count - 1));
-        record.end(Err(fault));
+        record.end(CallResult::Failed(fault));
     }
 
     /// Logs an alert about a caller that policy keeps refusing.
     fn alert(&self, ended: &CallEnded, principal: &str) {
-        if ended.report.error.as_ref().is_some_and(|fault: &Fault| {
+        if ended.report.outcome.fault().is_some_and(|fault: &Fault| {
             matches!(fault.kind, Kind::SecurityError | Kind::AuthorizationError)
         }) && self.limiter.should_alert(principal)
         {

@@ -35,7 +35,7 @@ const BEGINNINGS: [(&str, &[u8]); 6] = [
 
 /// What the ending means: the output, or the error. `printed`: the end of stdout. The record of the
 /// call masks and escapes the fault's words.
-pub fn judge(ending: Ending, logs: &[String], printed: &[String]) -> Result<ToolAnswer, Fault> {
+pub fn answer_of(ending: Ending, logs: &[String], printed: &[String]) -> Result<ToolAnswer, Fault> {
     fn script(message: String) -> Fault {
         Fault::new(Kind::ScriptError, message)
     }
@@ -669,7 +669,7 @@ mod tests {
                     .map(|line| (*line).to_owned())
                     .collect::<Vec<_>>()
             };
-            judge(ending, &lines(logs), &lines(printed)).expect_err("a failure")
+            answer_of(ending, &lines(logs), &lines(printed)).expect_err("a failure")
         };
         let exit = || Ending::Exited { code: 3 };
         let failed = fault(exit(), &["Traceback", "ZeroDivisionError"], &[]);

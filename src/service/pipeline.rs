@@ -13,8 +13,9 @@ use super::decision_cache::DecisionCache;
 use super::output;
 use super::reading::{AnswerRules, ReadAnswer};
 use super::record::CallRecord;
+use super::report::CallResult;
 use super::request::{CallRequest, Event, EventStream};
-use super::target::{FoundTool, Target};
+use super::target::{Decided, FoundTool};
 use super::traces::TraceContext;
 use super::{Service, denials, ledger, packages, redact, secrets};
 use crate::base::mask::{Hidden, TextStream};
@@ -23,7 +24,7 @@ use crate::manifest::Manifest;
 use crate::packages::store::EnvironmentLease;
 use crate::quantity::{self, Limit, MIB};
 use crate::{executor, fault, policy, registry};
-use executor::{Call, CallDeadline, Ending, Outcome, Progress, ToolAnswer};
+use executor::{Call, CallDeadline, Ending, FromTool, Outcome, Progress, ToolAnswer};
 use fault::{Fault, Kind};
 use nix::fcntl::OFlag;
 use serde_json::{Value, json};
@@ -39,8 +40,8 @@ const MAX_DECISION_AGE: Duration = Duration::from_millis(100);
 /// A call is refused once its decision has changed this often.
 const CHANGES: usize = 3;
 
-/// An admitted call, with all that is needed to decide it again.
-struct PendingCall {
+/// A call that has its slot, with all that is needed to decide it, as often as that takes.
+struct Admitted {
     request: CallRequest,
     arguments: Arc<Arguments>,
     is_approved: bool,
@@ -48,27 +49,78 @@ struct PendingCall {
     /// The tools that have counted this call in their rate.
     counted: Vec<String>,
     changes: usize,
-    /// The check just before the run has not passed, so nothing ran.
-    stopped: bool,
-    /// The new decision, if that check found one.
-    changed: Option<Target>,
+}
+
+/// A decided call, confined and ready to start.
+struct Prepared {
+    decided: Decided,
+    call: Call,
+    context: executor::Context,
+    /// Of what runs in this process. The executor enforces the time limit of a script.
+    time_limit: Option<Duration>,
+}
+
+/// A call whose executor is done.
+struct Ran {
+    decided: Decided,
+    outcome: Outcome,
+    /// Parts of the answer were received.
+    has_parts: bool,
+}
+
+enum Run {
+    Ended(Box<Ran>),
+    /// The check just before the start found another decision, so nothing ran.
+    DecideAgain(Box<Result<Decided, Fault>>),
+}
+
+enum Attempt {
+    Done(Box<CallResult>),
+    DecideAgain(Box<Decided>),
 }
 
 impl Service {
     /// The audit log is opened first, so that a refusal is recorded as surely as a run.
     pub(super) async fn pipeline(
         &self,
-        mut request: CallRequest,
+        request: CallRequest,
         stream: &mut EventStream,
         record: &mut CallRecord,
-    ) -> Result<ToolAnswer, Fault> {
+    ) -> Result<CallResult, Fault> {
         record.entry = Some(self.open_record(record.principal())?);
-        // Cheap checks first: who calls, how often, and whether the tool exists for that caller.
+        let mut admitted = self.admit(request, record).await?;
+        let mut decided = self.decide(&admitted, record).await?;
+        loop {
+            if self
+                .await_next_need(&mut admitted, &decided, stream, record)
+                .await?
+            {
+                let now = self.decide_again(&admitted, record).await?;
+                if now.digest() != decided.digest() {
+                    admitted.change()?;
+                }
+                decided = now;
+                continue;
+            }
+            match self.attempt(&mut admitted, decided, stream, record).await? {
+                Attempt::Done(result) => return Ok(*result),
+                Attempt::DecideAgain(now) => decided = *now,
+            }
+        }
+    }
+
+    /// Cheap checks first: who calls, how often, and whether the tool exists for that caller. Then
+    /// waits for a slot.
+    async fn admit(
+        &self,
+        mut request: CallRequest,
+        record: &mut CallRecord,
+    ) -> Result<Admitted, Fault> {
         let rights = self
             .decisions()?
             .rights(&request.caller, request.label.as_deref());
         record.set_caller(&rights.caller);
-        self.limiter.charge_callers(&rights, request.counted)?;
+        self.limiter.charge_callers(&rights, request.rate)?;
         if let Some(fault) = request.refused.take() {
             let id = request.tool.split('@').next().unwrap_or_default();
             let withheld = fault.kind == Kind::ToolNotFoundError && !rights.may_call(id);
@@ -78,46 +130,18 @@ impl Service {
         request
             .acts_as
             .get_or_insert_with(|| rights.caller.user.clone());
-        let slot = {
-            let (_, rights, tool) = self.tool(&request, record)?;
-            self.limiter
-                .enter(
-                    &mut request,
-                    &rights,
-                    std::slice::from_ref(&tool.manifest.id),
-                )
-                .await?
-        };
+        let (_, rights, tool) = self.tool(&request, record)?;
+        let tools = std::slice::from_ref(&tool.manifest.id);
+        let slot = self.limiter.enter(&mut request, &rights, tools).await?;
         record.report.slot = Some(Arc::new(slot));
-        let arguments = Arc::new(std::mem::take(&mut request.arguments));
-        let mut pending = PendingCall {
+        Ok(Admitted {
+            arguments: Arc::new(std::mem::take(&mut request.arguments)),
             request,
-            arguments,
             is_approved: false,
             environment: None,
             counted: Vec::new(),
             changes: 0,
-            stopped: false,
-            changed: None,
-        };
-        let mut target = self.decide(&pending, record).await?;
-        loop {
-            let now = if self
-                .await_next_need(&mut pending, &target, stream, record)
-                .await?
-            {
-                self.decide_again(&pending, record).await?
-            } else {
-                let answer = self
-                    .attempt(&mut pending, &mut target, stream, record)
-                    .await;
-                match pending.changed.take() {
-                    None => return answer,
-                    Some(now) => now,
-                }
-            };
-            target = pending.next_target(&target, now)?;
-        }
+        })
     }
 
     /// The requested tool, and the rights of its caller, under the tools and rules of this moment.
@@ -147,18 +171,14 @@ impl Service {
     }
 
     /// The whole decision about a call, under the tools and rules of this moment.
-    async fn decide(
-        &self,
-        pending: &PendingCall,
-        record: &mut CallRecord,
-    ) -> Result<Target, Fault> {
+    async fn decide(&self, admitted: &Admitted, record: &mut CallRecord) -> Result<Decided, Fault> {
         record.enters(Stage::Decide);
         let CallRequest {
             timeout_ms,
             explain,
             ..
-        } = pending.request;
-        let (decisions, rights, tool) = self.tool(&pending.request, record)?;
+        } = admitted.request;
+        let (decisions, rights, tool) = self.tool(&admitted.request, record)?;
         // Until policy is read, a call has at most the time that it or its manifest requests.
         let requested = timeout_ms
             .into_iter()
@@ -171,8 +191,9 @@ impl Service {
         deadline.limit = Duration::from_millis(policy::time_ms(&decided.decision, timeout_ms)?);
         let input = check_arguments(
             &tool.manifest,
-            &pending.arguments,
-            (timeout_ms, &deadline),
+            &admitted.arguments,
+            timeout_ms,
+            &deadline,
             record,
         )
         .await?;
@@ -197,19 +218,19 @@ impl Service {
 
     async fn decide_again(
         &self,
-        pending: &PendingCall,
+        admitted: &Admitted,
         record: &mut CallRecord,
-    ) -> Result<Target, Fault> {
+    ) -> Result<Decided, Fault> {
         self.read_again().await;
-        self.decide(pending, record).await
+        self.decide(admitted, record).await
     }
 
     /// Waits for the next thing that this decision needs: a slot, a person, its packages. False: it
     /// needs nothing more.
     async fn await_next_need(
         &self,
-        pending: &mut PendingCall,
-        target: &Target,
+        admitted: &mut Admitted,
+        target: &Decided,
         stream: &mut EventStream,
         record: &mut CallRecord,
     ) -> Result<bool, Fault> {
@@ -226,20 +247,20 @@ impl Service {
         }
         // A call whose breaker is open is refused before it waits.
         drop(target.attempt(&self.breakers, false)?);
-        if !target.decided.decision.confirm.is_empty() && !pending.is_approved {
+        if !target.decided.decision.confirm.is_empty() && !admitted.is_approved {
             record.enters(Stage::Confirm);
-            let approver = std::mem::take(&mut pending.request.approver);
+            let approver = std::mem::take(&mut admitted.request.approver);
             self.await_confirmation(target, approver, stream, record)
                 .await?;
-            pending.is_approved = true;
+            admitted.is_approved = true;
             return Ok(true);
         }
-        if pending.environment.is_none()
+        if admitted.environment.is_none()
             && let Some(need) = packages::Need::from_decision(&target.decided.decision)?
         {
             record.enters(Stage::Prepare);
             let ready = self.prepare_packages(need, target, stream).await?;
-            pending.environment = Some(ready.lease);
+            admitted.environment = Some(ready.lease);
             if ready.built {
                 return Ok(true);
             }
@@ -249,7 +270,11 @@ impl Service {
 
     /// Charges the answer, as the last step before the call runs. If there is no room, the call
     /// waits without a slot.
-    async fn charge_answer(&self, target: &Target, record: &mut CallRecord) -> Result<bool, Fault> {
+    async fn charge_answer(
+        &self,
+        target: &Decided,
+        record: &mut CallRecord,
+    ) -> Result<bool, Fault> {
         let bytes = target.output_bytes();
         let principal = &target.found.rights.principal;
         let Some(slot) = record.slot() else {
@@ -268,7 +293,7 @@ impl Service {
     /// answer is delivered.
     pub(super) async fn reacquire_slot(
         &self,
-        target: &Target,
+        target: &Decided,
         record: &mut CallRecord,
     ) -> Result<(), Fault> {
         let (found, Some(slot)) = (&target.found, record.slot()) else {
@@ -283,7 +308,7 @@ impl Service {
     async fn prepare_packages(
         &self,
         need: packages::Need,
-        target: &Target,
+        target: &Decided,
         stream: &mut EventStream,
     ) -> Result<packages::Ready, Fault> {
         let within = Duration::from_millis(policy::time_ms(
@@ -307,37 +332,52 @@ impl Service {
         }
     }
 
-    /// Runs what was decided. If it sets `pending.changed`, nothing ran, because the decision has
-    /// changed.
+    /// Runs what was decided, unless that has changed meanwhile.
     async fn attempt(
         &self,
-        pending: &mut PendingCall,
-        target: &mut Target,
+        admitted: &mut Admitted,
+        decided: Decided,
         stream: &mut EventStream,
         record: &mut CallRecord,
-    ) -> Result<ToolAnswer, Fault> {
-        let attempt = target.attempt(&self.breakers, true)?;
-        let may_ask = target.may_ask();
-        if let (Value::Object(input), true) = (&mut target.input, may_ask) {
-            input.insert(CLIENT.to_owned(), pending.request.client.to_json());
-        }
-        let answer = match self.run(pending, target, stream, record).await {
-            Ok(outcome) => self.answer(outcome, pending, target, record).await,
+    ) -> Result<Attempt, Fault> {
+        let breaker = decided.attempt(&self.breakers, true)?;
+        let run = match self.make_ready(admitted, decided, record).await {
+            Ok(prepared) => self.run(admitted, prepared, stream, record).await,
             Err(fault) => Err(fault),
         };
-        if !std::mem::take(&mut pending.stopped) {
-            attempt.ended(answer.as_ref().err(), record.crashed);
-        }
-        answer
+        let mut has_crashed = false;
+        let result = match run {
+            Ok(Run::DecideAgain(now)) => {
+                let now = (*now)?;
+                admitted.change()?;
+                return Ok(Attempt::DecideAgain(Box::new(now)));
+            }
+            Ok(Run::Ended(ran)) => {
+                has_crashed = matches!(
+                    ran.outcome.ending,
+                    Ending::Signalled { .. } | Ending::Trapped { .. }
+                );
+                self.answer(admitted, *ran, record).await
+            }
+            Err(fault) => Err(fault),
+        };
+        let result = result.unwrap_or_else(CallResult::Failed);
+        breaker.ended(result.fault(), has_crashed);
+        Ok(Attempt::Done(Box::new(result)))
     }
 
+    /// The result of a call that ran.
     async fn answer(
         &self,
-        outcome: Outcome,
-        pending: &PendingCall,
-        target: &Target,
+        admitted: &Admitted,
+        ran: Ran,
         record: &mut CallRecord,
-    ) -> Result<ToolAnswer, Fault> {
+    ) -> Result<CallResult, Fault> {
+        let Ran {
+            decided: target,
+            outcome,
+            has_parts,
+        } = ran;
         let decision = &target.decided.decision;
         let own = target.found.explain.then(|| {
             // The manifests and scripts of this host, and the folder of the policy that decided.
@@ -356,7 +396,7 @@ impl Service {
                 .collect()
         });
         let parts = outcome.parts;
-        let (envelope, output) = judge_outcome(outcome, target, own, record)?;
+        let (envelope, output) = output_of(outcome, &target, own, has_parts, record)?;
         record.published()?;
         let manifest = target.found.tool.manifest.clone();
         // The parts of a stream are a list, or one text where the tool's answer is declared as
@@ -379,47 +419,47 @@ impl Service {
         };
         let deadline = output.deadline().cloned().unwrap_or(own);
         let ReadAnswer {
-            answer,
-            questions,
+            result,
             hid_secrets,
         } = rules.read(output, deadline).await?;
+        let bytes = result.answer().map_or(0, ToolAnswer::bytes);
         record
             .slot()
             .into_iter()
-            .for_each(|slot| slot.answered(answer.bytes()));
+            .for_each(|slot| slot.answered(bytes));
         if hid_secrets {
             record.notes_hidden();
         }
-        questions.map_or(Ok(()), |questions| {
-            target.asks(&questions, &pending.request.client, record)
-        })?;
-        Ok(answer)
+        match result {
+            CallResult::Questions(questions) => target.asks(questions, &admitted.request.client),
+            other => Ok(other),
+        }
     }
 
-    async fn recheck(
+    /// Decides again, unless the decision is fresh. `None`: it holds.
+    async fn decide_if_old(
         &self,
-        pending: &mut PendingCall,
-        target: &Target,
+        admitted: &Admitted,
+        decided: &Decided,
         record: &mut CallRecord,
-    ) -> Result<(), Fault> {
-        let notes = std::mem::take(&mut record.notes);
-        pending.stopped = true;
-        let now = self.decide_again(pending, record).await?;
-        if now.digest() != target.digest() {
-            pending.changed = Some(now);
-            return Err(unsettled());
+    ) -> Option<Result<Decided, Fault>> {
+        if decided.found.deadline.began.elapsed() <= MAX_DECISION_AGE {
+            return None;
         }
-        pending.stopped = false;
-        record.notes = notes;
-        record.enters(Stage::Run);
-        Ok(())
+        match self.decide_again(admitted, record).await {
+            Ok(now) if now.digest() == decided.digest() => {
+                record.enters(Stage::Run);
+                None
+            }
+            other => Some(other),
+        }
     }
 
     /// Confines the call, and keeps the text of its confinement beside the audit log. `None`: it
     /// runs in this process.
     async fn confine(
         &self,
-        target: &mut Target,
+        target: &mut Decided,
         environment: Option<&EnvironmentLease>,
         record: &mut CallRecord,
     ) -> Result<Option<policy::Confinement>, Fault> {
@@ -482,125 +522,147 @@ impl Service {
         Ok(Some(confinement))
     }
 
-    /// Confines and runs the target, and handles its events. What runs in this process ends at its
+    /// Confines the call, and charges the rates of its tools.
+    async fn make_ready(
+        &self,
+        admitted: &mut Admitted,
+        mut decided: Decided,
+        record: &mut CallRecord,
+    ) -> Result<Prepared, Fault> {
+        let may_ask = decided.may_ask();
+        if let (Value::Object(input), true) = (&mut decided.input, may_ask) {
+            input.insert(CLIENT.to_owned(), admitted.request.client.to_json());
+        }
+        record.enters(Stage::Prepare);
+        admitted.count(&self.limiter, &decided)?;
+        let confinement = self
+            .confine(&mut decided, admitted.environment.as_ref(), record)
+            .await?;
+        let decision = &decided.decided.decision;
+        let time_limit = match confinement {
+            Some(_) => None,
+            None => {
+                let ms = policy::time_ms(decision, decided.timeout_ms)?;
+                Some(Duration::from_millis(ms))
+            }
+        };
+        record.sends(&decided.input);
+        let call = Call {
+            manifest: decided.found.tool.manifest.clone(),
+            site: decided.site.clone(),
+            input: std::mem::take(&mut decided.input),
+            confinement,
+            service: decision.service.clone(),
+            output_bytes: decided.output_bytes(),
+        };
+        Ok(Prepared {
+            call,
+            context: context(decided.found.deadline.clone(), record),
+            time_limit,
+            decided,
+        })
+    }
+
+    /// Runs the call, and handles what comes from its tool. What runs in this process ends at its
     /// time limit here.
     async fn run(
         &self,
-        pending: &mut PendingCall,
-        target: &mut Target,
+        admitted: &Admitted,
+        prepared: Prepared,
         stream: &mut EventStream,
         record: &mut CallRecord,
-    ) -> Result<Outcome, Fault> {
-        record.enters(Stage::Prepare);
-        let began = target.found.deadline.began;
-        pending.count(&self.limiter, target)?;
-        let confinement = self
-            .confine(target, pending.environment.as_ref(), record)
-            .await?;
-        let decision = &target.decided.decision;
-        // The executor enforces the time limit of a script. A call without confinement is timed
-        // here.
-        let limit = || policy::time_ms(decision, target.timeout_ms).map(Duration::from_millis);
-        let limit = confinement.is_none().then(limit).transpose()?;
-        record.sends(&target.input);
-        let call = Call {
-            manifest: target.found.tool.manifest.clone(),
-            site: target.site.clone(),
-            input: std::mem::take(&mut target.input),
-            confinement,
-            service: decision.service.clone(),
-            output_bytes: target.output_bytes(),
-        };
-        let (gate, mut passing) = executor::Gate::new(began + MAX_DECISION_AGE);
-        let context = self.context(target.found.deadline.clone(), gate, record);
+    ) -> Result<Run, Fault> {
+        let Prepared {
+            decided,
+            call,
+            context,
+            time_limit,
+        } = prepared;
         let _cancels = context.cancel.clone().drop_guard();
         record.enters(Stage::Run);
-        if limit.is_some() && began.elapsed() > MAX_DECISION_AGE {
-            self.recheck(pending, target, record).await?;
+        if time_limit.is_some()
+            && let Some(now) = self.decide_if_old(admitted, &decided, record).await
+        {
+            return Ok(Run::DecideAgain(Box::new(now)));
         }
         record.running()?;
-        let mut answer = StreamedAnswer::new(target.output_bytes(), context.deadline.clone());
-        let (mut events, mut received) = executor::events();
-        events.deadline = context.deadline.clone();
+        let mut answer = StreamedAnswer::new(decided.output_bytes(), context.deadline.clone());
+        let (from_tool, mut received) = executor::channel(context.deadline.clone());
         let ended = {
-            let mut running = target.executor.run(&context, call, &events);
-            let clock = tokio::time::sleep(
-                limit.map_or(Duration::MAX, |limit| limit.saturating_sub(began.elapsed())),
-            );
+            let mut running = decided.executor.run(&context, call, &from_tool);
+            let elapsed = context.deadline.began.elapsed();
+            let clock = time_limit.map_or(Duration::MAX, |limit| limit.saturating_sub(elapsed));
+            let clock = tokio::time::sleep(clock);
             tokio::pin!(clock);
             loop {
-                tokio::select! {
+                let message = tokio::select! {
                     biased;
                     // Polled first: otherwise a steady stream of events would starve the clock.
-                    () = &mut clock, if limit.is_some() => {
-                        let limit_ms = crate::base::millis(limit.unwrap_or_default());
+                    () = &mut clock, if time_limit.is_some() => {
+                        let limit_ms = crate::base::millis(time_limit.unwrap_or_default());
                         break Ok(Outcome::new(Ending::TimedOut { limit_ms }, limit_ms));
                     }
-                    Some(passage) = passing.recv() => {
-                        // An executor that is gone by now starts nothing.
-                        let _ = passage.send(self.recheck(pending, target, record).await);
-                    }
                     // Wait for a slow reader. The tool then waits too.
-                    Some(event) = received.next(), if !stream.is_behind() => answer.push(event, record, stream).await?,
-                    () = stream.hand_on() => {}
+                    Some(message) = received.next(), if !stream.is_behind() => message,
+                    () = stream.hand_on() => continue,
                     ended = &mut running => break ended,
+                };
+                let (shape, reply) = match message {
+                    FromTool::Event(event) => {
+                        answer.push(event, record, stream).await?;
+                        continue;
+                    }
+                    FromTool::Recheck(reply) => (None, reply),
+                    FromTool::Opened(shape, reply) => (Some(shape), reply),
+                };
+                if let Some(now) = self.decide_if_old(admitted, &decided, record).await {
+                    record.runs(false);
+                    return Ok(Run::DecideAgain(Box::new(now)));
                 }
+                // An executor that is gone by now starts nothing.
+                let audit = &self.components.audit;
+                let _ = reply.send(shape.map_or(Ok(()), |shape| audit.record_opened(&shape)));
             }
         };
-        if pending.stopped {
-            record.runs(false);
-            return ended;
-        }
         while let Some(event) = received.try_next() {
             answer.push(event, record, stream).await?;
         }
         answer.flush(record, stream).await?;
         record.enters(Stage::Answer);
         record.ended(&ended, received.lost());
-        ended
-    }
-
-    fn context(
-        &self,
-        deadline: CallDeadline,
-        gate: executor::Gate,
-        record: &CallRecord,
-    ) -> executor::Context {
-        let trace = record.context().map(TraceContext::sent).unwrap_or_default();
-        let ledger: Option<Arc<dyn executor::Ledger>> =
-            Some(Arc::new(self.components.audit.clone()));
-        let context = executor::Context::new(&record.id, &record.caller.user, record.traffic());
-        executor::Context {
-            principal: record.principal().to_owned(),
-            deadline,
-            gate,
-            trace,
-            ledger,
-            ..context
-        }
+        Ok(Run::Ended(Box::new(Ran {
+            decided,
+            outcome: ended?,
+            has_parts: answer.left < answer.allowed,
+        })))
     }
 }
 
-impl PendingCall {
+/// What an executor knows of its call.
+fn context(deadline: CallDeadline, record: &CallRecord) -> executor::Context {
+    let context = executor::Context::new(&record.id, &record.caller.user, record.traffic());
+    executor::Context {
+        principal: record.principal().to_owned(),
+        deadline,
+        trace: record.context().map(TraceContext::sent).unwrap_or_default(),
+        ..context
+    }
+}
+
+impl Admitted {
     /// Charges the rates of the tools that this call runs, each once, however often it is decided
     /// again.
-    fn count(&mut self, limiter: &super::quota::Limiter, target: &Target) -> Result<(), Fault> {
-        let new: Vec<_> = target
-            .tools
-            .iter()
-            .filter(|tool| !self.counted.contains(tool))
-            .cloned()
-            .collect();
-        limiter.starts(&target.found.rights, &new)?;
+    fn count(&mut self, limiter: &super::quota::Limiter, decided: &Decided) -> Result<(), Fault> {
+        let mut new = decided.tools.clone();
+        new.retain(|tool| !self.counted.contains(tool));
+        limiter.starts(&decided.found.rights, &new)?;
         self.counted.extend(new);
         Ok(())
     }
 
-    /// The decision with which a call continues after a wait.
-    fn next_target(&mut self, before: &Target, now: Target) -> Result<Target, Fault> {
-        if now.digest() == before.digest() {
-            return Ok(now);
-        }
+    /// The decision has changed. Refuses a call that a person approved as it was, and one whose
+    /// decision keeps changing.
+    fn change(&mut self) -> Result<(), Fault> {
         self.changes += 1;
         if self.is_approved {
             return Err(changed());
@@ -609,7 +671,7 @@ impl PendingCall {
             return Err(unsettled());
         }
         self.environment = None;
-        Ok(now)
+        Ok(())
     }
 }
 
@@ -663,7 +725,7 @@ impl StreamedAnswer {
                     self.flush(record, stream).await?;
                     return Err(output::over_limit(Limit::OutputBytes, self.allowed));
                 };
-                (self.left, record.parts_came) = (left, true);
+                self.left = left;
                 let text = match part.string() {
                     _ if !stream.is_heard() => return Ok(()),
                     Some(text) => text,
@@ -713,7 +775,8 @@ impl StreamedAnswer {
 async fn check_arguments(
     manifest: &Arc<Manifest>,
     arguments: &Arc<Arguments>,
-    (timeout_ms, deadline): (Option<u64>, &CallDeadline),
+    timeout_ms: Option<u64>,
+    deadline: &CallDeadline,
     record: &mut CallRecord,
 ) -> Result<Value, Fault> {
     let long = arguments.are_long();
@@ -742,10 +805,11 @@ async fn check_arguments(
 
 /// Turns an outcome into the output, and the envelope if the tool uses one; or into the fault, with
 /// its fix.
-fn judge_outcome(
+fn output_of(
     mut outcome: Outcome,
-    target: &Target,
+    target: &Decided,
     own: Option<Vec<PathBuf>>,
+    has_parts: bool,
     record: &mut CallRecord,
 ) -> Result<(Option<Value>, ToolAnswer), Fault> {
     let decision = &target.decided.decision;
@@ -783,10 +847,6 @@ fn judge_outcome(
     observed.extend(denials::observed(&traffic, &outcome.attempts, &about));
     outcome.denials.observed.extend(observed.iter().cloned());
     let observed = record.shown_denials(&observed);
-    record.crashed = matches!(
-        outcome.ending,
-        Ending::Signalled { .. } | Ending::Trapped { .. }
-    );
     let (logs, printed_lines) = record.absorb_outcome(&mut outcome);
     let printed = outcome.usage.output_bytes;
     let envelope = match &outcome.ending {
@@ -795,7 +855,7 @@ fn judge_outcome(
         _ if logs.is_empty() => Some(json!({"success": true})),
         _ => Some(json!({"success": true, "logs": logs})),
     };
-    let output = output::judge(outcome.ending, logs, &printed_lines).map_err(|fault| {
+    let output = output::answer_of(outcome.ending, logs, &printed_lines).map_err(|fault| {
         let (anyone, person) =
             denials::hints(&fault, printed, &traffic, &observed, &tool.manifest.id);
         let details = [fault.details.clone(), anyone]
@@ -803,7 +863,7 @@ fn judge_outcome(
             .flatten()
             .reduce(|all, more| all + "\n" + &more);
         let person = fault.person.clone().or(set).or(person);
-        let message = match (fault.kind, &decision.service, record.parts_came) {
+        let message = match (fault.kind, &decision.service, has_parts) {
             (Kind::TimeoutError, Some(_), true) => {
                 "The tool's service sent parts of an answer, but did not end it (`end_of_stream`) \
                 in time."

@@ -4,7 +4,7 @@
 //! most its share. A call is admitted, queued, or refused with a retryable `RateLimitError`.
 
 use super::callers::Rights;
-use super::{Arguments, CallRequest};
+use super::{Arguments, CallRequest, RateCharge};
 use crate::base::semaphore::{self, Claim, FairSemaphore, Permit};
 use crate::base::shares::now;
 use crate::base::{json, lock};
@@ -163,9 +163,13 @@ impl Limiter {
         place.ok_or_else(|| full(UNREAD_ANSWERS))
     }
 
-    /// Counts a call against the entries of its callers, without the first `counted`, before
-    /// anything else.
-    pub(super) fn charge_callers(&self, rights: &Rights, counted: usize) -> Result<(), Fault> {
+    /// Counts a call against the entries of its callers, before anything else.
+    pub(super) fn charge_callers(&self, rights: &Rights, rate: RateCharge) -> Result<(), Fault> {
+        let counted = match rate {
+            RateCharge::Due => 0,
+            RateCharge::Paid => 1,
+            RateCharge::Free => return Ok(()),
+        };
         let rates = rights.entries().skip(counted).filter_map(|(name, rule)| {
             // Any other name was chosen by the principal, which can choose any number of them.
             let brought = if *name == rights.principal {

@@ -1,8 +1,9 @@
 //! Reads the answer of a tool once, within the time of its call: checks it, hides secrets in it,
 //! and makes it the text that is sent.
 
-use super::output::{self, OutputKind, Questions};
+use super::output::{self, OutputKind};
 use super::record::AnswerMask;
+use super::report::CallResult;
 use crate::base::json::{self, Text};
 use crate::base::mask::HIDDEN;
 use crate::base::text;
@@ -27,10 +28,9 @@ pub(super) struct AnswerRules {
     pub max_bytes: u64,
 }
 
-/// An answer as it is sent, or what the tool asks its client.
+/// An answer as it is sent, or what the tool asks its client. It holds no secret.
 pub(super) struct ReadAnswer {
-    pub answer: ToolAnswer,
-    pub questions: Option<Questions>,
+    pub result: CallResult,
     pub hid_secrets: bool,
 }
 
@@ -102,29 +102,24 @@ impl AnswerRules {
             let start = part.as_ptr() as usize - text.as_str().as_ptr() as usize;
             start..start + part.len()
         };
-        let mut content = None;
-        let mut questions = None;
-        match kind {
-            OutputKind::Content(parts) => {
-                content = Some((
-                    within(parts.blocks.get()),
-                    parts.structured.map(|part| within(part.get())),
-                ));
+        let content = match kind {
+            OutputKind::Content(parts) => Some((
+                within(parts.blocks.get()),
+                parts.structured.map(|part| within(part.get())),
+            )),
+            OutputKind::Asks(questions) => {
+                let result = CallResult::Questions(questions);
+                return Ok(ReadAnswer {
+                    result,
+                    hid_secrets,
+                });
             }
-            // What leaves this host holds no secret.
-            OutputKind::Asks(asked) => questions = Some(asked),
-            OutputKind::Plain => {}
-        }
-        let text = if questions.is_some() {
-            Text::from(&Value::Null)
-        } else {
-            text
+            OutputKind::Plain => None,
         };
         let mut answer = ToolAnswer::new(text, deadline);
         answer.content = content;
         Ok(ReadAnswer {
-            answer,
-            questions,
+            result: CallResult::Output(answer),
             hid_secrets,
         })
     }

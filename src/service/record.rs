@@ -11,7 +11,7 @@ use super::calls::{CallState, OpenCall, Phase};
 use super::metrics::Meter;
 use super::quota::Slot;
 use super::redact::{self, RecordArguments};
-use super::report::Report;
+use super::report::{CallResult, Report};
 use super::request::{CallRequest, Caller, new_id};
 use super::traces::{CallSpan, TraceContext};
 use super::{audit, output, runlog};
@@ -23,7 +23,7 @@ use crate::egress::Traffic;
 use crate::manifest::{Handler, Language};
 use crate::quantity::{LARGE_TEXT_BYTES, Limit};
 use crate::{executor, fault, policy, registry};
-use executor::{CallDeadline, Denial, Ending, ToolAnswer};
+use executor::{CallDeadline, Denial, Ending};
 use fault::{Fault, Kind};
 use serde_json::Value;
 use std::sync::{Arc, Mutex};
@@ -62,13 +62,10 @@ pub(super) struct CallRecord {
     /// The policy that decided, and the place of the tool service, if there is one.
     decided: Option<(String, Option<String>)>,
     /// Notes of the last decision and of the call itself.
-    pub notes: policy::Notes,
+    notes: policy::Notes,
     confined: Option<Confined>,
     /// False: nothing of the tool ran.
     pub ran: bool,
-    /// Parts of the answer were received.
-    pub parts_came: bool,
-    pub crashed: bool,
     bad_output: String,
     /// Filled while the call runs, and read however it ends.
     traffic: Arc<Mutex<Traffic>>,
@@ -159,8 +156,6 @@ impl CallRecord {
             notes: policy::Notes::default(),
             confined: None,
             ran: false,
-            parts_came: false,
-            crashed: false,
             bad_output: String::new(),
             traffic: Arc::default(),
             report: Report {
@@ -581,9 +576,9 @@ impl CallRecord {
     }
 
     /// Makes the one value that the call leaves, and has it recorded, logged, traced and counted.
-    pub fn end(&mut self, result: Result<ToolAnswer, Fault>) -> CallEnded {
+    pub fn end(&mut self, result: CallResult) -> CallEnded {
         // A call that was cancelled while it ran cannot be made again.
-        let result = result.map_err(|fault| {
+        let result = result.map_fault(|fault| {
             if self.ran && fault.kind == Kind::CancelledError {
                 output::cancelled_midway(fault)
             } else {
@@ -595,8 +590,7 @@ impl CallRecord {
             self.report.usage.wall_ms = millis(took);
         }
         self.notes.all = few(std::mem::take(&mut self.notes.all));
-        let line = self.line(result.as_ref().err());
-        let result = result.map_err(|fault| self.sanitize(fault));
+        let line = self.line(result.fault());
         let network = self.network(&self.arguments.mask);
         let (executor, command) = self.executor_and_command();
         let tool = self.tool.as_ref();
@@ -614,11 +608,7 @@ impl CallRecord {
         report.tool = text::printable(&line.tool);
         report.version.clone_from(&line.version);
         report.manifest = tool.map(|tool| tool.manifest.clone());
-        report.success = result.is_ok();
-        (report.output_data, report.error) = match result {
-            Ok(answer) => (Some(answer), None),
-            Err(fault) => (None, Some(fault)),
-        };
+        report.outcome = result.map_fault(|fault| self.sanitize(fault));
         report.network = network;
         report.notes = std::mem::take(&mut self.notes.told);
         let began = self.received_at;
@@ -666,7 +656,7 @@ impl CallRecord {
         self.listed
             .take()
             .into_iter()
-            .for_each(|listed| listed.end(ended.report.error.as_ref().map(|fault| fault.kind)));
+            .for_each(|listed| listed.end(&ended.report.outcome));
         ended
     }
 
@@ -798,7 +788,7 @@ impl Drop for CallRecord {
     fn drop(&mut self) {
         if self.entry.is_some() || self.meter.is_some() {
             // The caller has left: only the record is written.
-            self.end(Err(output::cancelled()));
+            self.end(CallResult::default());
         }
     }
 }

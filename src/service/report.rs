@@ -6,13 +6,91 @@ use super::quota;
 use crate::base::text::printable;
 use crate::egress::Traffic;
 use crate::executor::ToolAnswer;
-use crate::{executor, fault, manifest};
-use serde::Serialize;
+use crate::fault::Fault;
+use crate::{executor, manifest};
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// How one call ended. `success` is false exactly when there is an `error`. As JSON it is what the
-/// person at the command line reads; others get what `for_reader` returns.
+/// How a call ended. As JSON: `success`, and `outputData` or `error`.
+#[derive(Clone, Debug, PartialEq)]
+pub enum CallResult {
+    Output(ToolAnswer),
+    /// Questions of the tool to its client, which makes the call again with the answers.
+    Questions(Questions),
+    /// Questions that the client cannot be asked, which fails the call.
+    Unaskable(Questions, Fault),
+    Failed(Fault),
+}
+
+/// A call that nobody ended.
+impl Default for CallResult {
+    fn default() -> CallResult {
+        CallResult::Failed(output::cancelled())
+    }
+}
+
+impl CallResult {
+    pub fn is_success(&self) -> bool {
+        self.fault().is_none()
+    }
+
+    pub fn fault(&self) -> Option<&Fault> {
+        match self {
+            CallResult::Unaskable(_, fault) | CallResult::Failed(fault) => Some(fault),
+            CallResult::Output(_) | CallResult::Questions(_) => None,
+        }
+    }
+
+    pub fn into_fault(self) -> Option<Fault> {
+        match self {
+            CallResult::Unaskable(_, fault) | CallResult::Failed(fault) => Some(fault),
+            CallResult::Output(_) | CallResult::Questions(_) => None,
+        }
+    }
+
+    pub fn answer(&self) -> Option<&ToolAnswer> {
+        match self {
+            CallResult::Output(answer) => Some(answer),
+            _ => None,
+        }
+    }
+
+    pub fn map_fault(self, change: impl FnOnce(Fault) -> Fault) -> CallResult {
+        match self {
+            CallResult::Unaskable(questions, fault) => {
+                CallResult::Unaskable(questions, change(fault))
+            }
+            CallResult::Failed(fault) => CallResult::Failed(change(fault)),
+            other => other,
+        }
+    }
+
+    /// `success`, or the type of the error.
+    pub fn word(&self) -> String {
+        self.fault()
+            .map_or_else(|| "success".to_owned(), |fault| fault.kind.to_string())
+    }
+}
+
+impl Serialize for CallResult {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut json = to.serialize_map(None)?;
+        json.serialize_entry("success", &self.is_success())?;
+        match self {
+            CallResult::Output(answer) => json.serialize_entry("outputData", answer)?,
+            CallResult::Questions(_) => json.serialize_entry("outputData", &Value::Null)?,
+            CallResult::Unaskable(_, fault) | CallResult::Failed(fault) => {
+                json.serialize_entry("error", fault)?;
+            }
+        }
+        json.end()
+    }
+}
+
+/// What is known of one call. As JSON it is what the person at the command line reads; others get
+/// what `for_reader` returns.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
@@ -23,11 +101,8 @@ pub struct Report {
     /// The tool's id; where no tool was found, what was asked for.
     pub tool: String,
     pub version: Option<String>,
-    pub success: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub output_data: Option<ToolAnswer>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub error: Option<fault::Fault>,
+    #[serde(flatten)]
+    pub outcome: CallResult,
     pub logs: Vec<String>,
     pub usage: executor::Usage,
     /// `None`: not shown to this reader.
@@ -45,9 +120,6 @@ pub struct Report {
     /// What was run, with what, and how long each stage took, for `--verbose`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verbose: Option<Box<Verbose>>,
-    /// Questions of the tool to its client, which makes the call again with the answers.
-    #[serde(skip)]
-    pub questions: Option<Questions>,
     /// The tool's own definition, for transports that show more of it.
     #[serde(skip)]
     pub manifest: Option<Arc<manifest::Manifest>>,
@@ -96,18 +168,19 @@ impl Report {
 
     /// Takes the answer out, and leaves its mark.
     pub fn take_answer(&mut self) -> Option<ToolAnswer> {
-        let answer = self.output_data.take();
-        self.output_data = answer.as_ref().map(|_| ToolAnswer::mark());
-        answer
+        match &mut self.outcome {
+            CallResult::Output(answer) => Some(std::mem::replace(answer, ToolAnswer::mark())),
+            _ => None,
+        }
     }
 
     /// The report of a call of which only the failure is known.
-    pub fn of_fault(id: String, tool: &str, mut fault: fault::Fault) -> Report {
+    pub fn of_fault(id: String, tool: &str, mut fault: Fault) -> Report {
         fault.message = printable(&fault.message);
         Report {
             id,
             tool: printable(tool),
-            error: Some(fault),
+            outcome: CallResult::Failed(fault),
             layers: Some(executor::Layers::default()),
             ..Report::default()
         }
@@ -118,7 +191,7 @@ impl Report {
     pub fn for_reader(mut self, operator: bool, label: Option<&str>) -> Report {
         (self.user, self.verbose) = (label.map(str::to_owned), None);
         if operator {
-            self.error = self.error.map(fault::Fault::for_operator);
+            self.outcome = self.outcome.map_fault(Fault::for_operator);
             return self;
         }
         (self.layers, self.network) = (None, None);
@@ -148,9 +221,9 @@ impl Report {
 
     pub fn envelope(&self) -> Envelope<'_> {
         Envelope {
-            success: self.success,
-            output_data: self.output_data.as_ref(),
-            error: self.error.as_ref().map(|fault| match &fault.details {
+            success: self.outcome.is_success(),
+            output_data: self.outcome.answer(),
+            error: self.outcome.fault().map(|fault| match &fault.details {
                 Some(details) => {
                     json!({"type": fault.kind, "message": fault.message, "details": details})
                 }
@@ -162,21 +235,20 @@ impl Report {
 
     /// The output, if it is not large.
     pub fn output(&self) -> Option<Value> {
-        self.output_data
-            .as_ref()
+        self.outcome
+            .answer()
             .and_then(ToolAnswer::small)
             .and_then(|text| serde_json::from_str(text).ok())
     }
 
     /// The observation of a report whose answer is not large.
     pub fn observation(&self) -> String {
-        match &self.error {
-            Some(fault) => output::failed(&self.tool, fault),
-            None => {
-                let answer = self
-                    .output_data
-                    .clone()
-                    .unwrap_or_else(|| ToolAnswer::from(&Value::Null));
+        match &self.outcome {
+            CallResult::Unaskable(_, fault) | CallResult::Failed(fault) => {
+                output::failed(&self.tool, fault)
+            }
+            CallResult::Questions(_) => output::succeeded(&self.tool, "null", None),
+            CallResult::Output(answer) => {
                 output::succeeded(&self.tool, answer.head(usize::MAX), answer.content.as_ref())
             }
         }

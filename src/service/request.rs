@@ -69,6 +69,18 @@ pub fn label(user: Option<String>) -> Result<Option<String>, Fault> {
     named.map_err(|why| Fault::new(Kind::ParameterValidationError, why))
 }
 
+/// Whose calls a minute a request still counts among.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RateCharge {
+    /// Those of its principal, and of the caller that this acts as.
+    #[default]
+    Due,
+    /// The principal's have counted it already, with its body.
+    Paid,
+    /// Nobody's.
+    Free,
+}
+
 #[derive(Clone, Debug, Default)]
 pub struct CallRequest {
     /// The call's id, where the transport had to know it beforehand; else one is made.
@@ -94,9 +106,7 @@ pub struct CallRequest {
     /// Adds to the report what was run, with what, and what it could touch: for the person at the
     /// command line.
     pub verbose: bool,
-    /// How many entries of callers have counted it already: the principal's first, then that of the
-    /// acting caller.
-    pub counted: usize,
+    pub rate: RateCharge,
     /// The caller that it was accepted for: it runs only as that caller.
     pub acts_as: Option<String>,
     /// Why the transport refuses the request (unknown tool, malformed parameters). The call is
@@ -108,7 +118,7 @@ impl CallRequest {
     /// A copy for another round, which counts as a call of its own. The body is charged no more.
     pub fn again(&self) -> CallRequest {
         CallRequest {
-            counted: 0,
+            rate: RateCharge::Due,
             body_quota: None,
             ..self.clone()
         }

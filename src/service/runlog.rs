@@ -34,14 +34,14 @@ static JSON: AtomicBool = AtomicBool::new(false);
 /// Writes the record of a call that is over, if its level is enabled.
 pub(super) fn call(ended: &CallEnded) {
     let CallEnded { report, line, .. } = ended;
-    let fault = report.error.as_ref();
+    let fault = report.outcome.fault();
     let person = |words: fn(&Fault) -> &Option<String>| {
         fault.and_then(|fault| words(fault).as_deref()).map(shown)
     };
     macro_rules! write_at {
         ($level:ident) => {
             if tracing::enabled!(target: "toolhost::call", Level::$level) {
-                let stdout = report.output_data.as_ref().map_or(ended.bad_output.as_str(), |answer| answer.head(usize::MAX));
+                let stdout = report.outcome.answer().map_or(ended.bad_output.as_str(), |answer| answer.head(usize::MAX));
                 let result = fault.map(|fault| format!("{}: {}", fault.kind, fault.message));
                 tracing::event!(
                     target: "toolhost::call",

@@ -271,8 +271,7 @@ mod tests {
             report
         } else {
             Report {
-                success: true,
-                error: None,
+                outcome: crate::service::CallResult::Output(crate::executor::ToolAnswer::mark()),
                 ..report
             }
         }
@@ -342,12 +341,7 @@ mod tests {
                         Stage::Processing(other) => panic!("{other:?}"),
                         Stage::Completed(report) => {
                             assert_eq!(report.id, &*call);
-                            format!(
-                                "completed {}",
-                                report
-                                    .error
-                                    .map_or("success".into(), |fault| fault.kind.to_string())
-                            )
+                            format!("completed {}", report.outcome.word())
                         }
                     };
                     trace.push((call.parse().unwrap(), words));

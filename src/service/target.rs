@@ -9,6 +9,7 @@ use super::callers::Rights;
 use super::decision_cache::{CachedDecision, DecisionCache};
 use super::output::{AskableClient, Questions};
 use super::record::CallRecord;
+use super::report::CallResult;
 use super::script::{ScriptArguments, language_of, language_of_source};
 use super::{Service, requirements};
 use crate::base::text::printable;
@@ -44,7 +45,7 @@ pub(super) struct FoundTool {
 }
 
 /// What a call runs, and everything that decided that.
-pub(super) struct Target {
+pub(super) struct Decided {
     pub found: FoundTool,
     /// The tool, and all other tools that own the script: their limits apply, as their rights do.
     pub tools: Vec<String>,
@@ -64,7 +65,7 @@ pub(super) struct Target {
     pub enveloped: bool,
 }
 
-impl Target {
+impl Decided {
     /// SHA-256 over the whole decision: who calls and under which rules, which tool, whose script,
     /// what it may touch. Debug text has every member, also those that are added later.
     pub fn digest(&self) -> String {
@@ -115,28 +116,23 @@ impl Target {
         !self.enveloped && self.decided.decision.may_ask()
     }
 
-    /// Adds the tool's questions to the report. Refuses questions that policy does not allow, or
-    /// that this client cannot be asked.
-    pub fn asks(
-        &self,
-        questions: &Questions,
-        client: &AskableClient,
-        record: &mut CallRecord,
-    ) -> Result<(), Fault> {
+    /// The tool's questions as the result of its call. Refuses questions that policy does not
+    /// allow.
+    pub fn asks(&self, questions: Questions, client: &AskableClient) -> Result<CallResult, Fault> {
         if !self.decided.decision.may_ask() {
             let message = "The tool may not ask its client.";
             let person = "its manifest must require the capability `ask:elicitation`, and a policy \
                 grant it";
             return Err(Fault::new(Kind::SecurityError, message).person(person));
         }
-        record.report.questions = Some(questions.clone());
         if client.is_askable {
-            return Ok(());
+            return Ok(CallResult::Questions(questions));
         }
         let message = "The tool needs a client that can be asked: elicitation.";
         let details = "The tool ran, and has not done its work. Call it with an MCP client that \
             offers this.";
-        Err(Fault::new(Kind::CapabilityError, message).details(details))
+        let fault = Fault::new(Kind::CapabilityError, message).details(details);
+        Ok(CallResult::Unaskable(questions, fault))
     }
 
     /// Asks the breaker of what runs: the script, service or method, whatever tool names it.
@@ -191,7 +187,7 @@ impl Service {
         found: FoundTool,
         input: Value,
         record: &mut CallRecord,
-    ) -> Result<Target, Fault> {
+    ) -> Result<Decided, Fault> {
         let FoundTool {
             tool,
             decided,
@@ -229,7 +225,7 @@ impl Service {
         }
         let executor = self.executor(handler)?;
         let script = read_script(&*executor, &decided.decision, &found.deadline).await?;
-        Ok(Target {
+        Ok(Decided {
             tools: vec![tool.manifest.id.clone()],
             executor,
             owners: Vec::new(),
@@ -253,7 +249,7 @@ impl Service {
         found: FoundTool,
         input: Value,
         record: &mut CallRecord,
-    ) -> Result<Target, Fault> {
+    ) -> Result<Decided, Fault> {
         let FoundTool {
             decisions,
             rights,
@@ -354,7 +350,7 @@ impl Service {
             .unwrap_or_default();
         let executor = self.script_executor(language)?;
         let script = read_script(&*executor, &decision, &deadline).await?;
-        Ok(Target {
+        Ok(Decided {
             tools: tools_of(&tool.manifest, &owners),
             executor,
             owners: owners

@@ -5,7 +5,7 @@ use crate::base::text::VisibleJson;
 use crate::executor::{CallDeadline, Part, ToolAnswer};
 use crate::fault::{Fault, Kind};
 use crate::quantity::{LARGE_TEXT_BYTES, MAX_RESPONSE_BYTES};
-use crate::service::Report;
+use crate::service::{CallResult, Report};
 use serde::Serialize;
 use serde_json::Serializer;
 use std::io;
@@ -70,8 +70,7 @@ fn parts(
         None => vec![around.into()],
     };
     if is_too_large(&parts) && answer.is_some() {
-        (report.success, report.error, report.output_data) =
-            (false, Some(too_large(TOOL_ANSWER)), None);
+        report.outcome = CallResult::Failed(too_large(TOOL_ANSWER));
         return self::parts(report, None, write);
     }
     parts

@@ -315,9 +315,15 @@ async fn a_question_ends_unanswered_and_holds_up_nobody() {
     })
     .await;
     // One call runs at once here, and one that waits for a person is none.
-    assert!(world.call("fake:user", json!({"n": 1})).await.success);
+    assert!(
+        world
+            .call("fake:user", json!({"n": 1}))
+            .await
+            .outcome
+            .is_success()
+    );
     assert_eq!(world.runs(), 1);
-    let fault = waiting.await.unwrap().error.unwrap();
+    let fault = waiting.await.unwrap().outcome.into_fault().unwrap();
     assert!(
         fault.kind == Kind::AuthorizationError
             && fault.retryable
@@ -344,7 +350,7 @@ async fn a_question_ends_unanswered_and_holds_up_nobody() {
     );
     let mut kinds = Vec::new();
     for call in many {
-        kinds.push(call.await.unwrap().error.unwrap().kind);
+        kinds.push(call.await.unwrap().outcome.into_fault().unwrap().kind);
     }
     assert_eq!(
         kinds
@@ -375,7 +381,7 @@ async fn a_face_asks_about_exactly_what_runs() {
         (json!(2), "alice"),
         (json!(1), "bob"),
     ] {
-        assert!(call(message, user).await.success);
+        assert!(call(message, user).await.outcome.is_success());
     }
     let digests: Vec<String> = yes
         .0

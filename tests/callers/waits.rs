@@ -159,7 +159,7 @@ async fn what_was_cancelled_while_it_ran_is_not_made_again_by_itself() {
     .await;
     for (id, call, again) in [("c2", waiting, true), ("c1", running, false)] {
         assert!(world.service.cancel(&alice, id));
-        let fault = call.await.unwrap().error.expect("cancelled");
+        let fault = call.await.unwrap().outcome.into_fault().expect("cancelled");
         assert_eq!(
             (fault.kind, fault.retryable),
             (Kind::CancelledError, again),

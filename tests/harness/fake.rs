@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use toolhost::executor::{
-    self, Call, Context, Denials, Ending, Events, Executor, Outcome, Running, Usage,
+    self, Call, Context, Denials, Ending, Executor, Outcome, Running, ToolSender, Usage,
 };
 use toolhost::manifest::Language;
 use toolhost::service::{
@@ -40,7 +40,7 @@ impl Drop for OnDrop {
 }
 
 impl Executor for Fake {
-    fn run<'a>(&'a self, context: &'a Context, call: Call, events: &'a Events) -> Running<'a> {
+    fn run<'a>(&'a self, context: &'a Context, call: Call, events: &'a ToolSender) -> Running<'a> {
         Box::pin(async move {
             self.runs.fetch_add(1, Ordering::SeqCst);
             let confinement = call.confinement.expect("scripts are confined");

@@ -79,7 +79,7 @@ async fn every_face_gives_the_same_outcome() {
                 "{what}"
             );
             assert!(
-                replied.error.is_none() && !told["outputData"].is_null(),
+                replied.outcome.is_success() && !told["outputData"].is_null(),
                 "{what}"
             );
             continue;
@@ -105,13 +105,16 @@ async fn every_face_gives_the_same_outcome() {
                 "{what}: {words}"
             );
         }
-        let error = replied.error.unwrap_or_else(|| panic!("{what}: no error"));
+        let error = replied
+            .outcome
+            .fault()
+            .unwrap_or_else(|| panic!("{what}: no error"));
         assert_eq!(
             (error.kind.to_string().as_str(), &*error.message),
             (kind, message),
             "{what}"
         );
-        assert!(replied.output_data.is_none(), "{what}");
+        assert!(replied.outcome.answer().is_none(), "{what}");
         if envelope {
             assert_eq!(
                 spoken["result"]["structuredContent"]["error"]["type"], kind,

@@ -87,9 +87,9 @@ async fn a_part_is_heard_while_the_module_runs() {
         let folder = tool.folder();
         let tool = tool.grant(Access::Read, &folder);
         let context = context();
-        let (events, mut heard) = toolhost::executor::events();
+        let (events, mut heard) = toolhost::executor::channel(context.deadline.clone());
         let listening = async {
-            let first = tokio::time::timeout(Duration::from_secs(9), heard.next()).await;
+            let first = tokio::time::timeout(Duration::from_secs(9), heard.next_event()).await;
             std::fs::write(folder.join("go"), "").expect("the file");
             first.ok().flatten()
         };

@@ -4,7 +4,9 @@
 use crate::prelude::*;
 use toolhost::executor::process::Launchers;
 use toolhost::executor::wasm::{Cache, Role, Wasm};
-use toolhost::executor::{Call, CallDeadline, Context, Ending, Event, Events, Executor, Outcome};
+use toolhost::executor::{
+    Call, CallDeadline, Context, Ending, Event, Executor, Outcome, ToolSender,
+};
 use toolhost::fault::{Fault, Kind};
 use toolhost::manifest;
 use toolhost::policy::{self, Access, Area, Confinement, Grant, PerCall, Shape};
@@ -80,7 +82,7 @@ impl Tool {
 
     async fn call_for(&self, input: Value, timeout_ms: u64) -> Result<Outcome, Fault> {
         let context = context();
-        let events = Events::unheard();
+        let events = ToolSender::unheard();
         let order = self.order(input, timeout_ms).await?;
         self.wasm.run(&context, order, &events).await
     }

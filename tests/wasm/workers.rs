@@ -34,7 +34,7 @@ async fn a_cancelled_call_ends_with_its_worker() {
     let tool = Tool::new(command("", SPIN));
     tool.wasm.prepare(&tool.shape).await.expect("compiled");
     let context = context();
-    let events = Events::unheard();
+    let events = ToolSender::unheard();
     let cancel = context.cancel.clone();
     let order = tool.order(json!({}), 60_000).await.unwrap();
     let (outcome, ()) = tokio::join!(tool.wasm.run(&context, order, &events), async {

@@ -6,7 +6,7 @@ use super::relay::Relay;
 use crate::base::lock;
 use crate::egress::Traffic;
 use crate::executor::output::{Log, Output, OutputReader};
-use crate::executor::{Artifact, Clock, Events};
+use crate::executor::{Artifact, Clock, ToolSender};
 use crate::policy::{Limits, Shape};
 use crate::quantity::{Limit, SAMPLE_MS};
 use crate::sandbox::protocol::{Exited, Killed, ToLauncher};
@@ -102,7 +102,7 @@ impl Ready {
         (input, secrets): (&[u8], &BTreeMap<String, String>),
         limits: &Limits,
         clock: Clock,
-        events: &Events,
+        events: &ToolSender,
         traffic: &Mutex<Traffic>,
     ) -> Result<Finished, LauncherError> {
         self.begin(secrets)?;

@@ -6,7 +6,7 @@
 use super::launcher::{CallInput, LauncherError, RoleNeeds};
 use super::pool::Launchers;
 use super::scripts::Scripts;
-use crate::executor::{Clock, Ending, Events, Outcome};
+use crate::executor::{Clock, Ending, Outcome, ToolSender};
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
 use crate::policy::{
@@ -89,7 +89,7 @@ pub async fn run(
     limits.set(Limit::OutputBytes, ANSWER);
     let clock = Clock::new(Instant::now(), TIMEOUT_MS);
     let secrets = BTreeMap::new();
-    let events = Events::unheard();
+    let events = ToolSender::unheard();
     let traffic = Mutex::default();
     let input = (tries.as_slice(), &secrets);
     let finished = ready
@@ -137,7 +137,7 @@ pub async fn starts(launchers: &Arc<Launchers>, runtime: &Runtime) -> Result<Str
         shape: bare(runtime.clone()).into(),
         per_call,
     };
-    let events = Events::unheard();
+    let events = ToolSender::unheard();
     let scripts = Scripts::new(launchers.clone());
     let outcome = scripts
         .run_once(None, &confinement, b"{}", Instant::now(), &events)

@@ -6,8 +6,8 @@ use super::pool::Launchers;
 use crate::base::{lock, messages, millis};
 use crate::egress::Traffic;
 use crate::executor::{
-    Attempt, Call, CallDeadline, Clock, Context, Denials, Ending, Events, Executor, Gauge, Outcome,
-    Running, output,
+    Attempt, Call, CallDeadline, Clock, Context, Denials, Ending, Executor, Gauge, Outcome,
+    Running, ToolSender, output,
 };
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
@@ -53,7 +53,7 @@ impl Executor for Scripts {
         self.launchers.gauges()
     }
 
-    fn run<'a>(&'a self, context: &'a Context, call: Call, events: &'a Events) -> Running<'a> {
+    fn run<'a>(&'a self, context: &'a Context, call: Call, events: &'a ToolSender) -> Running<'a> {
         Box::pin(async move {
             let started = Instant::now();
             let Some(confinement) = &call.confinement else {
@@ -91,7 +91,7 @@ impl Scripts {
         confinement: &Confinement,
         input: &[u8],
         started: Instant,
-        events: &Events,
+        events: &ToolSender,
     ) -> Result<Outcome, Fault> {
         let (mut outcome, kept) = self
             .run_once(Some(context), confinement, input, started, events)
@@ -117,7 +117,7 @@ impl Scripts {
         confinement: &Confinement,
         input: &[u8],
         started: Instant,
-        events: &Events,
+        events: &ToolSender,
     ) -> Result<(Outcome, Option<RecordedCall>), Fault> {
         let Confinement { shape, per_call } = confinement;
         let mut shape = Arc::clone(shape);
@@ -157,9 +157,7 @@ impl Scripts {
             let ready = clock
                 .prepare(RAISING, self.launchers.ready(&shape, &extra))
                 .await?;
-            if let Some(context) = context {
-                context.opens(&shape).await?;
-            }
+            events.opened(&shape).await?;
             let call = ready.call(
                 &brings,
                 (input, &per_call.secrets),
@@ -276,7 +274,7 @@ impl Scripts {
                 &confinement,
                 b"{}",
                 Instant::now(),
-                &Events::unheard(),
+                &ToolSender::unheard(),
             )
             .await
             .ok()?;
@@ -556,7 +554,8 @@ mod tests {
     async fn lost(ready: &Ready, meanwhile: impl Future<Output = ()>) -> LauncherError {
         let (shape, started) = (shape(), Instant::now());
         let clock = Clock::new(started, 20_000);
-        let (brings, events, secrets) = (CallInput::default(), Events::unheard(), BTreeMap::new());
+        let (brings, events, secrets) =
+            (CallInput::default(), ToolSender::unheard(), BTreeMap::new());
         let traffic = Mutex::default();
         let call = ready.call(
             &brings,
@@ -643,7 +642,7 @@ mod tests {
             shape: shape().into(),
             per_call,
         };
-        let events = crate::executor::Events::unheard();
+        let events = crate::executor::ToolSender::unheard();
         let started = Instant::now();
         let fault = scripts
             .run_once(None, &confinement, b"{}", started, &events)

@@ -4,7 +4,7 @@
 
 mod connection;
 
-use super::{Call, Context, Ending, Events, Executor, Outcome, Running, ToolAnswer};
+use super::{Call, Context, Ending, Executor, Outcome, Running, ToolAnswer, ToolSender};
 use crate::base::json::Text;
 use crate::base::{json, lock, millis, text};
 use crate::broker::{LinkState, PublishError, Terms, ToolServiceRequest, Topic};
@@ -113,7 +113,12 @@ impl Remote {
         })
     }
 
-    async fn call(&self, context: &Context, call: Call, events: &Events) -> Result<Outcome, Fault> {
+    async fn call(
+        &self,
+        context: &Context,
+        call: Call,
+        events: &ToolSender,
+    ) -> Result<Outcome, Fault> {
         let began = Instant::now();
         let grant = call.service.ok_or_else(|| {
             Fault::new(
@@ -136,6 +141,7 @@ impl Remote {
         let tool = &call.manifest.id;
         let asked = RemoteRequest {
             context,
+            events,
             body: request.encode(),
             room,
         };
@@ -237,7 +243,7 @@ fn answered(manifest: &Manifest, answer: String) -> Text {
 }
 
 impl Executor for Remote {
-    fn run<'a>(&'a self, context: &'a Context, call: Call, events: &'a Events) -> Running<'a> {
+    fn run<'a>(&'a self, context: &'a Context, call: Call, events: &'a ToolSender) -> Running<'a> {
         Box::pin(self.call(context, call, events))
     }
 
@@ -280,6 +286,7 @@ fn no_topic(queue: &str, why: &str) -> Fault {
 
 struct RemoteRequest<'a> {
     context: &'a Context,
+    events: &'a ToolSender,
     body: Vec<u8>,
     /// Bytes that its answer may have.
     room: u64,
@@ -341,7 +348,7 @@ async fn put(
     connection: &Arc<ServiceConnection>,
     asked: &RemoteRequest<'_>,
 ) -> Result<Option<Option<Sent>>, Fault> {
-    asked.context.gate.pass().await?;
+    asked.events.recheck().await?;
     let waiter = Waiter::new(connection, asked.room);
     match connection
         .link

@@ -27,8 +27,8 @@ use super::idle::IdlePool;
 use super::output::{self, Log, Output, OutputReader};
 use super::process::{self, Launchers};
 use super::{
-    Call, CallDeadline, Clock, Context, Denials, Ending, Events, Executor, Gauge, Outcome, Reading,
-    Running,
+    Call, CallDeadline, Clock, Context, Denials, Ending, Executor, Gauge, Outcome, Reading,
+    Running, ToolSender,
 };
 use crate::base::lock;
 use crate::base::semaphore::FairSemaphore;
@@ -161,7 +161,7 @@ impl Wasm {
         &self,
         context: &Context,
         call: &Call,
-        events: &Events,
+        events: &ToolSender,
     ) -> Result<Outcome, fault::Fault> {
         let Some(confinement @ policy::Confinement { shape, per_call }) = &call.confinement else {
             return Err(fault::Fault::new(
@@ -233,7 +233,7 @@ impl Wasm {
                         .await?
                 }
             };
-            context.opens(shape).await?;
+            events.opened(shape).await?;
             let started = Instant::now();
             let left = clock.left();
             let live = (wanted.grants.mounts.as_slice(), before);
@@ -292,7 +292,7 @@ impl Executor for Wasm {
         Box::pin(self.library.read(shape, deadline))
     }
 
-    fn run<'a>(&'a self, context: &'a Context, call: Call, events: &'a Events) -> Running<'a> {
+    fn run<'a>(&'a self, context: &'a Context, call: Call, events: &'a ToolSender) -> Running<'a> {
         Box::pin(async move {
             tokio::select! {
                 biased;

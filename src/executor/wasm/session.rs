@@ -552,11 +552,11 @@ fn uncounted(error: &io::Error) -> Fault {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::executor::events;
+    use crate::executor::ToolSender;
 
     /// Reads the frames of a hostile worker.
     async fn answered(frames: &str) -> io::Result<(usize, CallSummary)> {
-        let (events, traffic) = (events().0, Mutex::default());
+        let (events, traffic) = (ToolSender::unheard(), Mutex::default());
         let (log, out) = (Log::new(100, &events), OutputReader::new(100, &events));
         let mut sinks = CallSinks {
             log,

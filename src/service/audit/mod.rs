@@ -12,7 +12,7 @@ pub use super::ledger::LEDGER;
 use super::ledger::Ledger;
 use crate::base::files::Folder;
 use crate::base::lock;
-use crate::{executor, fault, policy};
+use crate::{fault, policy};
 pub use begun::BEGUN;
 use begun::Begun;
 use fault::{Fault, Kind};
@@ -437,8 +437,10 @@ fn describe(beside: &Folder, shape: &policy::Shape, digest: &str) -> io::Result<
     }
 }
 
-impl executor::Ledger for Log {
-    fn opens(&self, shape: &policy::Shape) -> Result<(), Fault> {
+impl Log {
+    /// Records what a call of this shape can write, before its tool starts. An error refuses the
+    /// call.
+    pub fn record_opened(&self, shape: &policy::Shape) -> Result<(), Fault> {
         self.ledger.add(shape).map_err(|e| self.unkept(&e))
     }
 }

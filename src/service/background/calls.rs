@@ -14,7 +14,8 @@ use crate::fault::{Fault, Kind};
 use crate::policy::CallbackUrl;
 use crate::service::callers::Rights;
 use crate::service::{
-    CallRequest, CallState, Caller, Phase, Report, Service, Sink, TraceContext, audit, new_id,
+    CallRequest, CallState, Caller, Phase, RateCharge, Report, Service, Sink, TraceContext, audit,
+    new_id,
 };
 use jiff::Timestamp;
 use serde::Serialize;
@@ -188,8 +189,8 @@ impl Background {
     fn new_job(&self, request: &mut CallRequest, callback: Option<String>) -> Result<Job, Fault> {
         let decisions = self.service.decisions()?;
         let rights = decisions.rights(&request.caller, request.label.as_deref());
-        let counted = std::mem::replace(&mut request.counted, rights.entries().count());
-        self.service.limiter.charge_callers(&rights, counted)?;
+        let rate = std::mem::replace(&mut request.rate, RateCharge::Free);
+        self.service.limiter.charge_callers(&rights, rate)?;
         request.acts_as = Some(rights.caller.user.clone());
         let tool = decisions.find(&request.tool, &rights)?;
         let callback = callback
@@ -224,7 +225,7 @@ impl Background {
     /// Stores the outcome of a call.
     async fn keep_end(&self, mut job: Job, report: Report, label: Option<&str>) {
         let tool = report.tool.clone();
-        let mut fault = report.error.clone();
+        let mut fault = report.outcome.fault().cloned();
         let mut text = render(report, label).await;
         let gone = {
             let mut jobs = lock(&self.jobs);

@@ -34,7 +34,7 @@ impl Executor for Status {
         &'a self,
         context: &'a executor::Context,
         call: executor::Call,
-        _: &'a executor::Events,
+        _: &'a executor::ToolSender,
     ) -> executor::Running<'a> {
         Box::pin(async move {
             let started = Instant::now();

@@ -19,7 +19,9 @@ use crate::quantity::{GIB, Limit, MAX_TREE_BYTES, MIB};
 use crate::service::record::CallRecord;
 use crate::service::redact::{Masked, RecordArguments};
 use crate::service::traces::CallSpan;
-use crate::service::{Arguments, CallRequest, Caller, denials, ledger, output, secrets};
+use crate::service::{
+    Arguments, CallRequest, CallResult, Caller, denials, ledger, output, secrets,
+};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -181,12 +183,17 @@ impl<'a> Installer<'a> {
         let request = CallRequest::new(Caller::named(CALLER), TOOL, Arguments::Value(Value::Null));
         let mut record = CallRecord::begin(&request, CallSpan::none());
         let result = self.run_recorded(what, shape, order, &mut record).await;
-        let output = result
-            .as_ref()
-            .map(|_| executor::ToolAnswer::from(&Value::Null))
-            .map_err(Clone::clone);
+        let ended = match &result {
+            Ok(_) => CallResult::Output(executor::ToolAnswer::from(&Value::Null)),
+            Err(fault) => CallResult::Failed(fault.clone()),
+        };
         // A run that left no record counts as failed.
-        record.end(output).report.error.map_or(result, Err)
+        record
+            .end(ended)
+            .report
+            .outcome
+            .into_fault()
+            .map_or(result, Err)
     }
 
     /// What a run may touch: its interpreter, one folder to write, one to read, and the index or
@@ -370,7 +377,7 @@ impl<'a> Installer<'a> {
             | Ending::Trapped { .. }
             | Ending::Cancelled => Err(failed(&last(logs))),
             ending => {
-                let why = output::judge(ending, logs, &[])
+                let why = output::answer_of(ending, logs, &[])
                     .err()
                     .map_or_else(String::new, |fault| fault.message);
                 Err(failed(&format!("{why}\n{}", last(logs))))
@@ -386,7 +393,7 @@ impl<'a> Installer<'a> {
         call: executor::Call,
         record: &mut CallRecord,
     ) -> Result<executor::Outcome, Fault> {
-        let (events, mut heard) = executor::events();
+        let (events, mut heard) = executor::channel(context.deadline.clone());
         let mut refused = false;
         let mut looks = tokio::time::interval(POLL_INTERVAL);
         let hidden = self.work.display().to_string();
@@ -402,7 +409,7 @@ impl<'a> Installer<'a> {
                             context.cancel.cancel();
                         }
                     }
-                    Some(event) = heard.next() => {
+                    Some(event) = heard.next_event() => {
                         if let Event::Log(line) = event {
                             (self.report)(&record.log(&line.replace(&hidden, "")));
                         }

@@ -229,7 +229,7 @@ impl CallSpan {
         } else {
             ""
         };
-        let error = report.error.as_ref().map(|fault| fault.kind.to_string());
+        let error = report.outcome.fault().map(|fault| fault.kind.to_string());
         let texts = [
             ("gen_ai.operation.name", "execute_tool"),
             ("gen_ai.tool.name", id),

@@ -16,7 +16,7 @@ use crate::fault::Kind;
 use crate::manifest::Handler;
 use crate::quantity::Limit;
 use crate::registry::Tool;
-use crate::service::{Arguments, CallRequest, Report, Service, Sink, output};
+use crate::service::{Arguments, CallRequest, CallResult, Report, Service, Sink, output};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -181,7 +181,11 @@ impl ParsedText {
         let asked = text::head(&text::printable(self.tool()), MAX_ID_CHARS);
         // The name of a tool that a resolver chose is unknown to the agent.
         let id = asked.split('@').next().unwrap_or_default();
-        let status = if report.success { "success" } else { "failed" };
+        let status = if report.outcome.is_success() {
+            "success"
+        } else {
+            "failed"
+        };
         let mut attributes = vec![
             ("call_id", report.id.clone()),
             ("status", status.to_owned()),
@@ -197,11 +201,11 @@ impl ParsedText {
         attributes.extend(name.map(|name| ("dialect", name.to_owned())));
         let mut notes = self.warnings.clone();
         notes.extend(report.notes.iter().cloned());
-        let advice = report.error.as_ref().and_then(output::advice);
+        let advice = report.outcome.fault().and_then(output::advice);
         notes.extend(advice.map(|advice| format!("What to do: {advice}")));
         let id = id.trim().to_owned();
-        let observation = match (&report.error, report.output_data.clone()) {
-            (None, Some(answer)) => {
+        let observation = match &report.outcome {
+            CallResult::Output(answer) => {
                 let content = answer.content.clone();
                 let render = move |text: &Text| {
                     let sentence = output::succeeded(&id, text.as_str(), content.as_ref());
@@ -212,11 +216,11 @@ impl ParsedText {
                     .await
                     .unwrap_or_else(|late| late.to_string())
             }
-            (fault, _) => {
-                let failed = fault
-                    .as_ref()
-                    .map(|fault| output::failed(&id, &output::for_model(fault)));
-                let sentence = failed.unwrap_or_else(|| output::succeeded(&id, "null", None));
+            other => {
+                let sentence = match other.fault() {
+                    Some(fault) => output::failed(&id, &output::for_model(fault)),
+                    None => output::succeeded(&id, "null", None),
+                };
                 render(
                     &attributes,
                     &asked,

@@ -355,7 +355,7 @@ fn failed_with(fault: Fault) -> Report {
 
 fn succeeded_with(output: &Value) -> Report {
     let mut report = failed_with(Fault::new(Kind::InternalError, "m"));
-    (report.success, report.error, report.output_data) = (true, None, Some(output.into()));
+    report.outcome = CallResult::Output(output.into());
     report
 }
 

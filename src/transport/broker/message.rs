@@ -11,7 +11,7 @@ use crate::broker::{
 use crate::fault::{Fault, Kind};
 use crate::quantity::LARGE_TEXT_BYTES;
 use crate::service::{
-    self, Arguments, CallRequest, Event, Report, Sink, TraceContext, arguments, output,
+    self, Arguments, CallRequest, CallResult, Event, Report, Sink, TraceContext, arguments, output,
 };
 use jiff::Timestamp;
 use serde_json::Value;
@@ -395,15 +395,15 @@ async fn forward(
 async fn reply(report: &Report, told: bool) -> Option<Vec<u8>> {
     let failed =
         |fault: &Fault| ToolServiceResponse::failed(failure_text(fault, &report.id)).encode();
-    match (&report.error, &report.output_data) {
-        (Some(fault), _) => failed(fault),
-        (None, Some(output)) if !(told && report.streamed) => output
+    match &report.outcome {
+        CallResult::Unaskable(_, fault) | CallResult::Failed(fault) => failed(fault),
+        CallResult::Output(output) if !(told && report.streamed) => output
             .read(false, |text: &Text| {
                 ToolServiceResponse::whole(output::response(text.as_str())).encode()
             })
             .await
             .unwrap_or_else(|late| failed(&late)),
-        (None, _) => ToolServiceResponse::whole(String::new()).encode(),
+        _ => ToolServiceResponse::whole(String::new()).encode(),
     }
 }
 

@@ -6,7 +6,7 @@ use super::request::{self, KnownRequest, Start};
 use crate::base::semaphore::Permit;
 use crate::base::text;
 use crate::fault::{Fault, Kind};
-use crate::service::{CallRequest, Caller, Phase, Sink};
+use crate::service::{CallRequest, Caller, Phase, RateCharge, Sink};
 use axum::extract::Path;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
@@ -95,7 +95,7 @@ pub async fn begin(
             let request = CallRequest {
                 id,
                 label,
-                counted: usize::MAX,
+                rate: RateCharge::Free,
                 ..CallRequest::refused(caller, &tool, fault)
             };
             let report = request::run(&server, request, Sink::none()).await;

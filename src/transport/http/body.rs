@@ -7,6 +7,7 @@ use super::request::KnownRequest;
 use crate::base::json;
 use crate::base::semaphore::{Claim, Permit};
 use crate::fault::{Fault, Kind};
+use crate::service::RateCharge;
 use axum::body::{Body, HttpBody};
 use http::{StatusCode, header};
 use http_body_util::BodyExt;
@@ -26,8 +27,7 @@ const TIME: Duration = Duration::from_secs(30);
 pub struct Received {
     pub text: String,
     pub charge: Permit,
-    /// `CallRequest::counted`: the request was counted against its principal.
-    pub counted: usize,
+    pub rate: RateCharge,
 }
 
 /// Charges the principal for a call, if `is_call` says so of the length, then reads the body.
@@ -77,12 +77,13 @@ pub async fn read(
         let words = format!("The body is too long: at most {MAX_BODY_BYTES} bytes are read.");
         return refuse(StatusCode::PAYLOAD_TOO_LARGE, &words);
     };
-    let counted = usize::from(is_call(length));
-    if counted > 0 {
+    let mut rate = RateCharge::Due;
+    if is_call(length) {
         server.service.charge_callers(
             caller,
             Some(tool).filter(|tool| length > LONG && !tool.is_empty()),
         )?;
+        rate = RateCharge::Paid;
     }
     let bodies = &server.service.limiter().bodies;
     let claim = bodies.claim_unless_alone(&caller.user, server.callers.is_own());
@@ -104,11 +105,7 @@ pub async fn read(
         return refuse(StatusCode::BAD_REQUEST, "The body is not UTF-8.");
     };
     known.connection.seat.set_whole(true);
-    Ok(Received {
-        text,
-        charge,
-        counted,
-    })
+    Ok(Received { text, charge, rate })
 }
 
 /// Reads a body, and charges for what has arrived beyond a small one. The number of connections

@@ -9,7 +9,8 @@ use crate::base::semaphore::Permit;
 use crate::base::text;
 use crate::fault::{Fault, Kind};
 use crate::service::{
-    self, Arguments, CallRequest, Event, Report, Show, Sink, Speakers, Stage, StageEvent, arguments,
+    self, Arguments, CallRequest, CallResult, Event, RateCharge, Report, Show, Sink, Speakers,
+    Stage, StageEvent, arguments,
 };
 use crate::transport::action::{self, ActionResult};
 use crate::transport::answers;
@@ -58,10 +59,10 @@ pub async fn call(
 
 async fn read(start: &Start, tool: &str, body: Body) -> Result<CallBody, Refusal> {
     let received = body::read(&start.known, tool, body, |_| true).await?;
-    let counted = received.counted;
+    let rate = received.rate;
     let body_quota = Some(Arc::new(received.charge));
     let request = CallRequest {
-        counted,
+        rate,
         body_quota,
         ..start.request(tool.to_owned(), Arguments::default())
     };
@@ -114,7 +115,7 @@ async fn begin(
         biased;
         Some(event) = events.recv() => (Some(event), None),
         Some(Ok(report)) = call.join_next() => {
-            if report.error.as_ref().is_some_and(|fault| reply::status_of(fault) != StatusCode::OK) {
+            if report.outcome.fault().is_some_and(|fault| reply::status_of(fault) != StatusCode::OK) {
                 return reply::report(explain(report, stray.as_deref()), None, &recipient, begun).await;
             }
             (None, Some(report))
@@ -298,11 +299,9 @@ fn text_or_json(json: &str) -> String {
 
 /// If the arguments do not fit, says in the report that the whole body was taken as the arguments.
 fn explain(mut report: Report, stray: Option<&str>) -> Report {
-    let fault = report
-        .error
-        .as_mut()
-        .filter(|fault| fault.kind == Kind::ParameterValidationError);
-    if let (Some(fault), Some(stray)) = (fault, stray) {
+    if let (CallResult::Failed(fault), Some(stray)) = (&mut report.outcome, stray)
+        && fault.kind == Kind::ParameterValidationError
+    {
         let words = format!(
             "The whole body was taken as the arguments, since it holds '{}' beside 'arguments'; \
             other members are {}.",
@@ -373,7 +372,7 @@ pub async fn batch(known: KnownRequest, body: Body) -> Result<Response, Refusal>
         Err(refusal) => return Ok(start.refuse("", refusal).await),
     };
     let recipient = start.recipient(batch.user.clone());
-    let mut speakers = begin_batch(&start, batch, (received.counted, received.charge));
+    let mut speakers = begin_batch(&start, batch, (received.rate, received.charge));
     let begun = start.begun;
     Ok(reply::events(async move |to| {
         let calls: Vec<_> = speakers
@@ -399,7 +398,7 @@ pub async fn batch(known: KnownRequest, body: Body) -> Result<Response, Refusal>
 fn begin_batch(
     start: &Start,
     batch: BatchBody,
-    (mut counted, charge): (usize, Permit),
+    (mut rate, charge): (RateCharge, Permit),
 ) -> Speakers {
     let body_quota = Arc::new(charge);
     let server = &start.known.server;
@@ -422,7 +421,7 @@ fn begin_batch(
             label: batch.user.clone(),
             timeout_ms: one.timeout_ms,
             // The first call was counted with the body.
-            counted: std::mem::take(&mut counted),
+            rate: std::mem::take(&mut rate),
             body_quota: Some(body_quota.clone()),
             ..start.request(tool, Arguments::Text(arguments))
         };
@@ -496,7 +495,7 @@ async fn read_action(start: &Start, body: Body) -> Result<Action, Refusal> {
     })?;
     let request = CallRequest {
         label: service::label(user).map_err(Refusal::unreadable)?,
-        counted: received.counted,
+        rate: received.rate,
         body_quota: Some(Arc::new(received.charge)),
         ..start.request(String::new(), Arguments::default())
     };
@@ -603,7 +602,7 @@ pub async fn mcp(known: KnownRequest, request: Request) -> Result<Response, Refu
     }
     let recorded = message.is_refused();
     let approver = known.approver();
-    let quota = (received.counted, received.charge);
+    let quota = (received.rate, received.charge);
     let mut answer = known
         .server
         .mcp

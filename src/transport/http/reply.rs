@@ -224,13 +224,13 @@ pub async fn report(
     recipient: &Recipient,
     begun: Begun,
 ) -> Response {
-    let own = report.error.as_ref().map_or(StatusCode::OK, status_of);
+    let own = report.outcome.fault().map_or(StatusCode::OK, status_of);
     let status = status
         .filter(|_| own != StatusCode::INTERNAL_SERVER_ERROR)
         .unwrap_or(own);
     let retryable = report
-        .error
-        .as_ref()
+        .outcome
+        .fault()
         .filter(|fault| fault.retryable && status != StatusCode::OK);
     let retry = retryable.map(retry_after);
     let kept = (begun, report.slot.clone());

@@ -3,7 +3,9 @@
 use super::reply::{self, Begun, Recipient, Refusal, Response};
 use super::server::{Connection, Server};
 use crate::fault::{Fault, Kind};
-use crate::service::{self, Approver, Arguments, CallRequest, Caller, Report, Sink, TraceContext};
+use crate::service::{
+    self, Approver, Arguments, CallRequest, Caller, RateCharge, Report, Sink, TraceContext,
+};
 use axum::extract::FromRequestParts;
 use http::request::Parts;
 use http::{HeaderMap, StatusCode, header};
@@ -158,7 +160,7 @@ impl Start {
         let request = CallRequest::refused(self.known.caller, tool, *refusal.fault);
         let request = CallRequest {
             id: Some(service::new_id()),
-            counted: usize::MAX,
+            rate: RateCharge::Free,
             ..request
         };
         let report = run(&self.known.server, request, Sink::none()).await;

@@ -15,7 +15,7 @@ use crate::executor::{Level, Progress};
 use crate::fault::{Fault, Kind};
 use crate::manifest::TaskUse;
 use crate::service::{
-    Approver, Arguments, CallRequest, Caller, Event, Report, Service, Sink, output,
+    Approver, Arguments, CallRequest, CallResult, Caller, Event, Report, Service, Sink, output,
 };
 use crate::transport::lists::Lists;
 use rmcp::ServerHandler;
@@ -155,7 +155,7 @@ impl Frontend {
         let label = asked.label(context).unwrap_or_default();
         let request = CallRequest {
             label,
-            counted: asked.counted,
+            rate: asked.rate,
             ..request
         };
         drop(self.mcp.service.call(request, Sink::none()).await);
@@ -292,12 +292,15 @@ impl Frontend {
                 };
                 return self.mcp.seal.ask(bound, &state, form).map(Answered::Asks);
             }
-            let questions = match report.questions.take() {
-                Some(questions) if report.error.is_none() => questions,
-                Some(_) if modern => {
+            let questions = match std::mem::take(&mut report.outcome) {
+                CallResult::Questions(questions) => questions,
+                CallResult::Unaskable(..) if modern => {
                     return Err(asking::missing_capability());
                 }
-                _ => return Ok(Answered::Report(Box::new(report))),
+                other => {
+                    report.outcome = other;
+                    return Ok(Answered::Report(Box::new(report)));
+                }
             };
             let Some(again) = again else {
                 let state = SealedState {
@@ -547,7 +550,9 @@ impl ServerHandler for Frontend {
         let call = CallRequest::new(caller, id, arguments);
         match self.answer(&context, call, again).await? {
             Answered::Asks(result) => Ok(result.into()),
-            Answered::Report(report) if report.error.is_some() => Err(listed::failed(&report)),
+            Answered::Report(report) if !report.outcome.is_success() => {
+                Err(listed::failed(&report))
+            }
             Answered::Report(report) => McpRequest::find(&context)?
                 .charge(listed::prompt(*report).await?)
                 .map(Into::into),
@@ -585,7 +590,7 @@ impl ServerHandler for Frontend {
         let caller = McpRequest::find(&context)?.caller.clone();
         let call = CallRequest::new(caller, id, Arguments::Value(arguments));
         match self.answer(&context, call, again).await? {
-            Answered::Report(report) if report.error.is_none() => McpRequest::find(&context)?
+            Answered::Report(report) if report.outcome.is_success() => McpRequest::find(&context)?
                 .charge(listed::content(&report).await?)
                 .map(Into::into),
             Answered::Report(report) => Err(listed::failed(&report)),

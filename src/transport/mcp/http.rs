@@ -9,7 +9,7 @@ use super::sessions::{LeaseError, SessionLease, Sessions};
 use crate::base::semaphore::Permit;
 use crate::executor::Part;
 use crate::fault::{Fault, Kind};
-use crate::service::{Approver, CallRequest, Caller, Service, Sink};
+use crate::service::{Approver, CallRequest, Caller, RateCharge, Service, Sink};
 use crate::transport::answers::visible;
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt, stream};
@@ -79,7 +79,7 @@ impl StreamableHttp {
     /// `POST`. `begun` is held until the answer is delivered.
     pub async fn post(
         &self,
-        (caller, approver, (counted, charge)): (Caller, Approver, (usize, Permit)),
+        (caller, approver, (rate, charge)): (Caller, Approver, (RateCharge, Permit)),
         mut parts: Parts,
         Message(received): Message,
         begun: Arc<()>,
@@ -97,7 +97,7 @@ impl StreamableHttp {
                     "The body is not an MCP message.",
                 );
                 let request = CallRequest {
-                    counted: usize::MAX,
+                    rate: RateCharge::Free,
                     ..CallRequest::refused(caller, "", fault)
                 };
                 drop(self.mcp.service.call(request, Sink::none()).await);
@@ -129,7 +129,7 @@ impl StreamableHttp {
         let own = McpRequest {
             approver,
             arguments,
-            counted,
+            rate,
             ..self.request(caller)
         };
         let body = Bytes::copy_from_slice(small.as_str().as_bytes());

@@ -6,7 +6,7 @@ use crate::base::text;
 use crate::fault::Kind;
 use crate::manifest::{Document, Manifest};
 use crate::registry;
-use crate::service::{Caller, Effects, Report, Service, output};
+use crate::service::{CallResult, Caller, Effects, Report, Service, output};
 use crate::transport::export;
 use crate::transport::lists::Lists;
 use crate::transport::names::Names;
@@ -95,7 +95,7 @@ impl ToolList {
 
     /// Replaces ids by the names that models know, in the texts of a failure.
     pub fn rename(&self, report: &mut Report) {
-        if let Some(fault) = &mut report.error {
+        if let CallResult::Unaskable(_, fault) | CallResult::Failed(fault) = &mut report.outcome {
             *fault = output::for_model(fault);
             fault.message = self.names.in_text(&fault.message);
             report.tool = self
@@ -351,7 +351,7 @@ pub fn missing(uri: &str) -> ErrorData {
 
 /// The error of a call that failed.
 pub fn failed(report: &Report) -> ErrorData {
-    match report.error.as_ref().map(|fault| fault.kind) {
+    match report.outcome.fault().map(|fault| fault.kind) {
         Some(Kind::ParameterValidationError | Kind::ToolNotFoundError) => {
             ErrorData::invalid_params(report.observation(), None)
         }
@@ -361,7 +361,7 @@ pub fn failed(report: &Report) -> ErrorData {
 
 /// A prompt from the output of its call.
 pub async fn prompt(report: Report) -> Result<GetPromptResult, ErrorData> {
-    let mut prompt = match &report.output_data {
+    let mut prompt = match report.outcome.answer() {
         Some(answer) => answer.read(false, Text::value).await.map_err(|_| {
             ErrorData::internal_error("This prompt could not be read in time.", None)
         })?,
@@ -381,8 +381,8 @@ pub async fn content(report: &Report) -> Result<ReadResourceResult, ErrorData> {
         ErrorData::internal_error(format!("This resource cannot be read: {why}"), None)
     }
     let answer = report
-        .output_data
-        .as_ref()
+        .outcome
+        .answer()
         .and_then(|answer| Some((answer, answer.content.clone()?.0)));
     let Some((answer, blocks)) = answer else {
         return Err(failed("it has no content".into()));

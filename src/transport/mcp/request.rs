@@ -3,7 +3,7 @@
 use super::results::ResultContent;
 use crate::base::semaphore::Permit;
 use crate::base::{lock, text};
-use crate::service::{self, Approver, CallRequest, Caller, Limiter, TraceContext};
+use crate::service::{self, Approver, CallRequest, Caller, Limiter, RateCharge, TraceContext};
 use crate::transport::answers;
 use http::request::Parts;
 use rmcp::model::ErrorData;
@@ -26,8 +26,7 @@ pub struct McpRequest {
     /// The arguments of a call, where they were cut out of the message, and the quota of the body
     /// that brought them.
     pub arguments: Mutex<Option<(String, Option<Permit>)>>,
-    /// `CallRequest::counted`.
-    pub counted: usize,
+    pub rate: RateCharge,
     /// The memory of an answer that no call made, until the answer is sent.
     pub room: Mutex<Option<Permit>>,
     pub answer: Mutex<Option<Arc<ResultContent>>>,
@@ -43,7 +42,7 @@ impl McpRequest {
             approver: Approver::Nobody,
             limiter: limiter.clone(),
             arguments: Mutex::default(),
-            counted: 0,
+            rate: RateCharge::Due,
             room: Mutex::default(),
             answer: Mutex::default(),
             left: CancellationToken::new(),
@@ -132,7 +131,7 @@ impl McpRequest {
         Ok(CallRequest {
             label: self.label(context)?,
             trace,
-            counted: self.counted,
+            rate: self.rate,
             ..call
         })
     }

@@ -50,9 +50,10 @@ pub async fn result(report: Report) -> (CallToolResult, Option<ResultContent>) {
     if !report.notes.is_empty() {
         meta.insert("dev.toolhost/notes".into(), json!(report.notes));
     }
-    let (mut result, content) = match report.error {
-        None => content(report).await,
-        Some(_) => (failure(&report), None),
+    let (mut result, content) = if report.outcome.is_success() {
+        content(report).await
+    } else {
+        (failure(&report), None)
     };
     result.meta = Some(meta);
     (result, content)
@@ -81,8 +82,8 @@ async fn content(report: Report) -> (CallToolResult, Option<ResultContent>) {
 /// A result with its content in it, which a task keeps as a tree.
 pub async fn whole(report: Report) -> CallToolResult {
     let deadline = report
-        .output_data
-        .as_ref()
+        .outcome
+        .answer()
         .and_then(ToolAnswer::deadline)
         .cloned();
     let (mut result, content) = self::result(report).await;
@@ -120,7 +121,7 @@ pub async fn whole(report: Report) -> CallToolResult {
 /// The result of a failure. Its words come first: some clients show a model only the first block.
 fn failure(report: &Report) -> CallToolResult {
     let mut words = report.observation();
-    if let Some(fault) = &report.error {
+    if let Some(fault) = report.outcome.fault() {
         if let Some(advice) = output::advice(fault) {
             words.push_str("\nWhat to do: ");
             words.push_str(advice);
@@ -145,8 +146,7 @@ async fn parts_of(mut report: Report) -> Result<Parts, Fault> {
     let wraps =
         manifest.is_some_and(|manifest| export::wraps_output(&manifest)) && !report.speaks_envelope;
     let mut answer = report
-        .output_data
-        .take()
+        .take_answer()
         .unwrap_or_else(|| ToolAnswer::from(&Value::Null));
     // Blocks that the tool made, and what it answered beside them.
     let (blocks, beside) =
@@ -164,7 +164,6 @@ async fn parts_of(mut report: Report) -> Result<Parts, Fault> {
     let json = match beside.clone() {
         _ if report.speaks_envelope => {
             let mut around = Vec::new();
-            report.output_data = Some(ToolAnswer::mark());
             let _ = visible(&report.envelope(), &mut around);
             answer.put_into(&around)
         }

@@ -6,7 +6,7 @@ use super::listed::ToolList;
 use super::results;
 use crate::base::lock;
 use crate::base::semaphore::Permit;
-use crate::service::{CallRequest, Service, Sink};
+use crate::service::{CallRequest, CallResult, Service, Sink};
 use crate::transport::lists::Lists;
 use rmcp::ErrorData;
 use rmcp::model::{CallToolResult, Task};
@@ -104,9 +104,10 @@ async fn run(
         let tool = call.tool.clone();
         let again = call.again();
         let mut report = service.call(call, Sink::none()).await;
-        let questions = match report.questions.take() {
-            Some(questions) if report.error.is_none() => questions,
-            _ => {
+        let questions = match std::mem::take(&mut report.outcome) {
+            CallResult::Questions(questions) => questions,
+            other => {
+                report.outcome = other;
                 ToolList::find(&lists, &service, &caller).rename(&mut report);
                 return Ok(results::whole(report).await);
             }

@@ -1,16 +1,18 @@
-//! Events of a running call, in order: lines of its log, its progress, parts of its answer. The
-//! outcome comes after them.
+//! The one channel from a running tool up to the pipeline, in order: whether it may start, lines of
+//! its log, its progress, parts of its answer. The outcome comes after them.
 //!
-//! At most a few hundred events wait. A tool never waits for the reader of its log, and no part of
-//! an answer is lost.
+//! At most a few hundred messages wait. A tool never waits for the reader of its log, and no part
+//! of an answer is lost.
 
 use super::CallDeadline;
 use crate::base::json::Text;
+use crate::fault::{Fault, Kind};
+use crate::policy::Shape;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 
 /// Events that may wait.
 const MAX_WAITING: usize = 256;
@@ -20,6 +22,19 @@ const MAX_WAITING_PARTS: usize = 16;
 const MARK: &str = "@toolhost ";
 /// Longest such object, bytes.
 const MAX_MARKED_BYTES: usize = 16 * 1024;
+
+/// What comes from a running tool.
+#[derive(Debug)]
+pub enum FromTool {
+    /// Everything is ready. Does the decision about the call still hold?
+    Recheck(Reply),
+    /// As `Recheck`, for a tool that starts behind layers which hold the grants of this shape.
+    Opened(Arc<Shape>, Reply),
+    Event(Event),
+}
+
+/// Answers a question of an executor. Nothing is started before the answer, or after an error.
+pub type Reply = oneshot::Sender<Result<(), Fault>>;
 
 /// Texts are not yet escaped.
 #[derive(Clone, Debug, PartialEq)]
@@ -88,55 +103,84 @@ impl Event {
     }
 }
 
-/// Where a running call sends its events.
+/// The end of the executor.
 #[derive(Clone, Debug)]
-pub struct Events {
-    sender: mpsc::Sender<Event>,
+pub struct ToolSender {
+    /// `None`: nobody listens, and the call may start.
+    sender: Option<mpsc::Sender<FromTool>>,
     lost: Arc<AtomicU64>,
     parts: Arc<Semaphore>,
     /// The time of the call, within which its parts are read.
     pub deadline: CallDeadline,
 }
 
-/// The other end. Once it is dropped, events are thrown away.
+/// The end of the pipeline. Once it is dropped, events are thrown away and no call may start.
 #[derive(Debug)]
-pub struct EventReceiver {
-    events: mpsc::Receiver<Event>,
+pub struct ToolReceiver {
+    messages: mpsc::Receiver<FromTool>,
     lost: Arc<AtomicU64>,
     parts: Arc<Semaphore>,
 }
 
-impl Drop for EventReceiver {
+impl Drop for ToolReceiver {
     fn drop(&mut self) {
         self.parts.close();
     }
 }
 
-/// Makes a channel: the sender and the receiver.
-pub fn events() -> (Events, EventReceiver) {
-    let (sender, events) = mpsc::channel(MAX_WAITING);
-    let lost = Arc::<AtomicU64>::default();
-    let parts = Arc::new(Semaphore::new(MAX_WAITING_PARTS));
-    let receiver = EventReceiver {
-        events,
-        lost: lost.clone(),
-        parts: parts.clone(),
+/// Makes the channel of a call.
+pub fn channel(deadline: CallDeadline) -> (ToolSender, ToolReceiver) {
+    let (sender, messages) = mpsc::channel(MAX_WAITING);
+    let sender = ToolSender {
+        sender: Some(sender),
+        lost: Arc::default(),
+        parts: Arc::new(Semaphore::new(MAX_WAITING_PARTS)),
+        deadline,
     };
-    (
-        Events {
-            sender,
-            lost,
-            parts,
-            deadline: CallDeadline::usual("", None),
-        },
-        receiver,
-    )
+    let receiver = ToolReceiver {
+        messages,
+        lost: sender.lost.clone(),
+        parts: sender.parts.clone(),
+    };
+    (sender, receiver)
 }
 
-impl Events {
+impl ToolSender {
     /// A sender for a call without a listener: its events are dropped.
-    pub fn unheard() -> Events {
-        events().0
+    pub fn unheard() -> ToolSender {
+        ToolSender {
+            sender: None,
+            lost: Arc::default(),
+            parts: Arc::new(Semaphore::new(0)),
+            deadline: CallDeadline::usual("", None),
+        }
+    }
+
+    /// Asks whether the call may still run: the last step of an executor that starts nothing
+    /// confined.
+    pub async fn recheck(&self) -> Result<(), Fault> {
+        self.ask(FromTool::Recheck).await
+    }
+
+    /// As `recheck`, before a tool starts behind layers.
+    pub async fn opened(&self, shape: &Arc<Shape>) -> Result<(), Fault> {
+        self.ask(|reply| FromTool::Opened(shape.clone(), reply))
+            .await
+    }
+
+    async fn ask(&self, question: impl FnOnce(Reply) -> FromTool) -> Result<(), Fault> {
+        let Some(sender) = &self.sender else {
+            return Ok(());
+        };
+        let (reply, answer) = oneshot::channel();
+        // A receiver that is gone lets nothing start.
+        let _ = sender.send(question(reply)).await;
+        answer.await.unwrap_or_else(|_lost| {
+            Err(Fault::new(
+                Kind::CancelledError,
+                "The call was cancelled before it began.",
+            ))
+        })
     }
 
     /// Sends a line of the log.
@@ -146,8 +190,12 @@ impl Events {
 
     /// Sends an event, or drops it without room: the outcome still holds the tool's log. Dropped
     /// log lines are counted.
-    pub fn send(&self, line: Event) {
-        if let Err(mpsc::error::TrySendError::Full(Event::Log(_))) = self.sender.try_send(line) {
+    pub fn send(&self, event: Event) {
+        let sent = self
+            .sender
+            .as_ref()
+            .map(|sender| sender.try_send(FromTool::Event(event)));
+        if let Some(Err(mpsc::error::TrySendError::Full(FromTool::Event(Event::Log(_))))) = sent {
             self.lost.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -160,30 +208,45 @@ impl Events {
     /// As `chunk`, for a part that is JSON text already.
     pub async fn part(&self, part: Text) {
         // Without a listener the part is dropped.
-        if let Ok(place) = self.parts.acquire().await {
+        if let Some(sender) = &self.sender
+            && let Ok(place) = self.parts.acquire().await
+        {
             place.forget();
-            let _ = self.sender.send(Event::Chunk(part)).await;
+            let _ = sender.send(FromTool::Event(Event::Chunk(part))).await;
         }
     }
 }
 
-impl EventReceiver {
-    pub async fn next(&mut self) -> Option<Event> {
-        let event = self.events.recv().await;
-        self.received(event)
+impl ToolReceiver {
+    pub async fn next(&mut self) -> Option<FromTool> {
+        let message = self.messages.recv().await;
+        self.received(message)
+    }
+
+    /// The next event, for a listener that lets every call start.
+    pub async fn next_event(&mut self) -> Option<Event> {
+        loop {
+            match self.next().await? {
+                FromTool::Event(event) => return Some(event),
+                FromTool::Recheck(reply) | FromTool::Opened(_, reply) => _ = reply.send(Ok(())),
+            }
+        }
     }
 
     /// The next event that was sent already.
     pub fn try_next(&mut self) -> Option<Event> {
-        let event = self.events.try_recv().ok();
-        self.received(event)
+        let message = self.messages.try_recv().ok();
+        match self.received(message)? {
+            FromTool::Event(event) => Some(event),
+            FromTool::Recheck(_) | FromTool::Opened(..) => None,
+        }
     }
 
-    fn received(&self, event: Option<Event>) -> Option<Event> {
-        if matches!(event, Some(Event::Chunk(_))) {
+    fn received(&self, message: Option<FromTool>) -> Option<FromTool> {
+        if matches!(message, Some(FromTool::Event(Event::Chunk(_)))) {
             self.parts.add_permits(1);
         }
-        event
+        message
     }
 
     /// Number of log lines that were dropped for lack of room.

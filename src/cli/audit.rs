@@ -13,6 +13,7 @@ use crate::fault::{Fault, Kind};
 use crate::manifest::{Handler, Language, Manifest, ToolPaths};
 use crate::policy::{self, Grantable};
 use crate::sandbox::probe::ProbeResult;
+use crate::service::ledger::Ledger;
 use crate::service::packages::Packages;
 use crate::{registry, service};
 use http::Method;
@@ -192,8 +193,11 @@ fn with_records(settings: &Settings, known: &host::Tools, tool: &registry::Tool)
     entry[policy::audit::LAST_DENIALS] =
         last.map_or_else(|why| json!({ "unreadable": why }), |last| json!(last));
     let kept = decision.wanted.as_ref().and_then(|_| match log() {
-        Ok(log) => Packages::new(host::packages(settings, &known.machine, false), None, log)
-            .found(&decision),
+        Ok(log) => {
+            let ledger = Arc::new(Ledger::open_beside(log.path()));
+            let settings = host::packages(settings, &known.machine, false);
+            Packages::new(settings, None, log, ledger).found(&decision)
+        }
         Err(why) => Some(Err(why)),
     });
     entry[policy::audit::KEPT_PACKAGES] = service::packages::value(&kept);

@@ -159,11 +159,11 @@ impl Output {
         let bytes = self.rest.len() + self.parts.0.len();
         let own = deadline.clone();
         deadline
-            .run(bytes > LARGE_TEXT_BYTES, move || self.judge(is_text, &own))
+            .run(bytes > LARGE_TEXT_BYTES, move || self.whole(is_text, &own))
             .await
     }
 
-    fn judge(&self, is_text: bool, deadline: &CallDeadline) -> Ending {
+    fn whole(&self, is_text: bool, deadline: &CallDeadline) -> Ending {
         fn bad(reason: &str, self_rest: &[u8]) -> Ending {
             Ending::BadOutput {
                 reason: reason.to_owned(),
@@ -191,7 +191,7 @@ impl Output {
                  the whole answer as one JSON value",
                 &self.rest,
             ),
-            (None, false, _) => judge("stdout", &self.rest, is_text, deadline),
+            (None, false, _) => ending_of("stdout", &self.rest, is_text, deadline),
         }
     }
 }
@@ -228,7 +228,7 @@ pub async fn returned(
     let is_long = bytes.len() > LARGE_TEXT_BYTES;
     deadline
         .run(is_long, move || {
-            judge("the returned text", &bytes, is_text, &own)
+            ending_of("the returned text", &bytes, is_text, &own)
         })
         .await
 }
@@ -236,7 +236,7 @@ pub async fn returned(
 /// Judges all of stdout (`what`) after exit status 0, or the text that a function or a typed
 /// component returned. `is_text`: what is not one JSON value is the answer as text, without the
 /// line breaks at its end.
-fn judge(what: &str, bytes: &[u8], is_text: bool, deadline: &CallDeadline) -> Ending {
+fn ending_of(what: &str, bytes: &[u8], is_text: bool, deadline: &CallDeadline) -> Ending {
     let bad = |reason: String| Ending::BadOutput {
         reason,
         head: head(bytes),
@@ -270,7 +270,7 @@ fn judge(what: &str, bytes: &[u8], is_text: bool, deadline: &CallDeadline) -> En
 }
 
 /// Under `stderr: error`, any visible text on stderr means that the tool failed.
-pub fn judge_stderr(logs: &[String]) -> Option<Ending> {
+pub fn ending_of_stderr(logs: &[String]) -> Option<Ending> {
     let is_quiet = logs.iter().all(|line| line.trim().is_empty());
     (!is_quiet).then(|| Ending::Raised {
         message: STDERR_FAILURE.to_owned(),

@@ -149,7 +149,7 @@ impl Confirmations {
         let question = self.question(target, record);
         record.step_aside();
         let _open = self.begin()?;
-        self.calls.change(&record.id, |call| call.is_asking = true);
+        self.calls.change(record.id(), |call| call.is_asking = true);
         let by_client = question.why.iter().all(|rule| rule.by_client.is_some());
         let approver = match approver {
             Approver::Client { or, .. } if !by_client => *or,
@@ -179,7 +179,7 @@ impl Confirmations {
                 }
             }
         };
-        self.calls.change(&record.id, |call| {
+        self.calls.change(record.id(), |call| {
             (call.question, call.is_asking) = (None, false)
         });
         fn not_agreed(rest: &str) -> Fault {
@@ -235,9 +235,9 @@ impl Confirmations {
         about.sort_all_objects();
         let now = jiff::Timestamp::now();
         Question {
-            call: record.id.clone(),
+            call: record.id().to_owned(),
             tool: target.found.tool.reference(),
-            caller: record.caller.user.clone(),
+            caller: record.caller().to_owned(),
             through: record.through().map(str::to_owned),
             label: record.label().map(str::to_owned),
             why: decision.confirm.clone(),

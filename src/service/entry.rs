@@ -139,11 +139,12 @@ impl Service {
     /// kills, reaps and records.
     pub async fn call(&self, request: CallRequest, sink: Sink) -> Report {
         let mut record = CallRecord::begin(&request, self.traces.of_call(request.trace.clone()));
-        record.meter = Some(self.meters.of(&request.tool, &self.catalog));
+        record.sinks.meter = Some(self.meters.of(&request.tool, &self.catalog));
+        let is_unread = request.refused.is_some();
         let mut stream = EventStream::to(sink);
-        let listed = self.calls.begin(&record.id, &request);
+        let listed = self.calls.begin(record.id(), &request);
         let cancelled = listed.cancelled.clone();
-        record.listed = Some(listed);
+        record.sinks.listed = Some(listed);
         let running =
             AssertUnwindSafe(self.pipeline.run(request, &mut stream, &mut record)).catch_unwind();
         let ended = tokio::select! {
@@ -154,7 +155,7 @@ impl Service {
         let ended = ended.unwrap_or_else(|panic| Err(of_panic(&*panic)));
         let result = ended.unwrap_or_else(CallResult::Failed);
         let principal = record.principal().to_owned();
-        self.refusals.sample(&mut record, result.fault());
+        self.refusals.sample(&mut record, result.fault(), is_unread);
         let ended = record.end(result);
         self.refusals.alert(&ended, &principal);
         stream.finish().await;

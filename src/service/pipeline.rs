@@ -105,7 +105,7 @@ impl Pipeline {
         stream: &mut EventStream,
         record: &mut CallRecord,
     ) -> Result<CallResult, Fault> {
-        record.entry = Some(self.refusals.open_record(record.principal())?);
+        record.sinks.entry = Some(self.refusals.open_record(record.principal())?);
         let mut admitted = self.admit(request, record).await?;
         let mut decided = self.decide(&admitted, record).await?;
         loop {
@@ -658,7 +658,7 @@ impl Pipeline {
 
 /// What an executor knows of its call.
 fn context(deadline: CallDeadline, record: &CallRecord) -> executor::Context {
-    let context = executor::Context::new(&record.id, &record.caller.user, record.traffic());
+    let context = executor::Context::new(record.id(), record.caller(), record.traffic());
     executor::Context {
         principal: record.principal().to_owned(),
         deadline,

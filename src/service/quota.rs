@@ -66,8 +66,6 @@ pub struct Limiter {
     /// Calls in the background that run, or whose callback is pending.
     pub background: Arc<FairSemaphore>,
     rates: Mutex<Rates>,
-    /// Refusals without a record, by principal, since the last with one.
-    unrecorded: Mutex<HashMap<String, u64>>,
 }
 
 /// Rates that are being used up.
@@ -77,6 +75,8 @@ struct Rates {
     whole: HashMap<String, (Duration, String)>,
     /// How many names each principal brought.
     brought: HashMap<String, usize>,
+    /// Refusals without a record, by principal, since the last with one.
+    unrecorded: HashMap<String, u64>,
     /// When replenished rates were last removed: once a second, because that walks over all of
     /// them.
     removed: Duration,
@@ -141,7 +141,6 @@ impl Limiter {
             tasks: FairSemaphore::new(32, 24),
             background: FairSemaphore::new(512, 128),
             rates: Mutex::default(),
-            unrecorded: Mutex::default(),
         }
     }
 
@@ -263,12 +262,17 @@ impl Limiter {
     /// `Some`: this refusal is to be recorded, with the number of those before it that were not.
     pub fn recorded(&self, principal: &str) -> Option<u64> {
         let recorded = self.own_rate("recorded", principal, RECORDED_PER_MINUTE);
-        recorded.then(|| lock(&self.unrecorded).remove(principal).unwrap_or_default())
+        recorded.then(|| {
+            lock(&self.rates)
+                .unrecorded
+                .remove(principal)
+                .unwrap_or_default()
+        })
     }
 
     /// Counts refusals without a record. True: they are the first since the last record.
     pub fn unrecorded(&self, principal: &str, count: u64) -> bool {
-        let mut unrecorded = lock(&self.unrecorded);
+        let unrecorded = &mut lock(&self.rates).unrecorded;
         let first = unrecorded.is_empty();
         *unrecorded.entry(principal.to_owned()).or_default() += count;
         first
@@ -276,7 +280,7 @@ impl Limiter {
 
     /// Takes the refusals without a record.
     pub fn take_unrecorded(&self) -> HashMap<String, u64> {
-        std::mem::take(&mut lock(&self.unrecorded))
+        std::mem::take(&mut lock(&self.rates).unrecorded)
     }
 
     /// Takes memory for what is kept of a request until its call ends.

@@ -42,21 +42,14 @@ const EVENT_LINES: usize = 1000;
 const FILES: (usize, usize) = (1000, 50);
 
 pub(super) struct CallRecord {
-    pub id: String,
-    pub caller: Caller,
     /// Who authenticated: written once.
     principal: String,
     /// Its line of the audit log, as far as that is known.
     line: AuditRecord,
-    received_at: Instant,
+    /// The first begins when the request was received.
     stages: Vec<(Stage, Instant)>,
-    span: CallSpan,
-    pub meter: Option<Meter>,
-    pub listed: Option<OpenCall>,
-    /// The permit to write its line of the audit log, until that is written.
-    pub entry: Option<RecordPermit>,
-    /// Its transport could not read it as a call.
-    pub unread: bool,
+    /// Where the end of the call is told.
+    pub sinks: RecordSinks,
     /// The rule of the file of callers, or of an approval, that refused the call.
     pub denied_by: Option<String>,
     pub tool: Option<Arc<registry::Tool>>,
@@ -65,14 +58,29 @@ pub(super) struct CallRecord {
     decided: Option<(String, Option<String>)>,
     /// Notes of the last decision and of the call itself.
     notes: policy::Notes,
-    confined: Option<Confined>,
     /// False: nothing of the tool ran.
     pub ran: bool,
+    run: RunRecord,
+    /// What the caller gets, as far as that is known.
+    pub report: Report,
+}
+
+/// Where the end of a call is told.
+pub(super) struct RecordSinks {
+    span: CallSpan,
+    pub meter: Option<Meter>,
+    pub listed: Option<OpenCall>,
+    /// The permit to write its line of the audit log, until that is written.
+    pub entry: Option<RecordPermit>,
+}
+
+/// What was seen of a run.
+#[derive(Default)]
+struct RunRecord {
+    confined: Option<Confined>,
     bad_output: String,
     /// Filled while the call runs, and read however it ends.
     traffic: Arc<Mutex<Traffic>>,
-    /// What the caller gets, as far as that is known.
-    pub report: Report,
 }
 
 #[derive(Clone, Default)]
@@ -123,7 +131,6 @@ impl Confined {
 
 impl CallRecord {
     pub fn begin(request: &CallRequest, span: CallSpan) -> CallRecord {
-        let received_at = Instant::now();
         let verbose = request.verbose.then(Box::default);
         let id = request.id.clone().unwrap_or_else(new_id);
         fn part(text: &str) -> String {
@@ -131,7 +138,7 @@ impl CallRecord {
         }
         let line = AuditRecord {
             time: jiff::Timestamp::now().to_string(),
-            call: id.clone(),
+            call: id,
             user: request.caller.user.clone(),
             label: request.label.clone(),
             transaction: request.transaction.as_deref().map(part),
@@ -140,26 +147,22 @@ impl CallRecord {
             ..AuditRecord::default()
         };
         CallRecord {
-            id,
-            caller: request.caller.clone(),
             principal: request.caller.user.clone(),
             line,
-            received_at,
-            stages: vec![(Stage::Turn, received_at)],
-            span,
-            meter: None,
-            listed: None,
-            entry: None,
-            unread: request.refused.is_some(),
+            stages: vec![(Stage::Turn, Instant::now())],
+            sinks: RecordSinks {
+                span,
+                meter: None,
+                listed: None,
+                entry: None,
+            },
             denied_by: None,
             tool: None,
             arguments: ShownArguments::default(),
             decided: None,
             notes: policy::Notes::default(),
-            confined: None,
             ran: false,
-            bad_output: String::new(),
-            traffic: Arc::default(),
+            run: RunRecord::default(),
             report: Report {
                 verbose,
                 layers: Some(executor::Layers::default()),
@@ -169,21 +172,29 @@ impl CallRecord {
     }
 
     fn state(&self, change: impl FnOnce(&mut CallState)) {
-        if let Some(listed) = &self.listed {
+        if let Some(listed) = &self.sinks.listed {
             listed
                 .calls
-                .change(&self.id, |call| change(&mut call.state));
+                .change(&self.line.call, |call| change(&mut call.state));
         }
     }
 
     /// Who the request counts as, by the rules.
     pub fn set_caller(&mut self, caller: &Caller) {
-        if *caller != self.caller {
-            self.caller.clone_from(caller);
+        if caller.user != self.line.user {
             self.line.user.clone_from(&caller.user);
             self.line.through = self.through().map(str::to_owned);
             self.state(|state| state.caller.clone_from(&caller.user));
         }
+    }
+
+    pub fn id(&self) -> &str {
+        &self.line.call
+    }
+
+    /// Who the call counts as.
+    pub fn caller(&self) -> &str {
+        &self.line.user
     }
 
     pub fn principal(&self) -> &str {
@@ -191,7 +202,7 @@ impl CallRecord {
     }
 
     pub fn through(&self) -> Option<&str> {
-        Some(self.principal.as_str()).filter(|principal| *principal != self.caller.user)
+        Some(self.principal.as_str()).filter(|principal| *principal != self.line.user)
     }
 
     pub fn label(&self) -> Option<&str> {
@@ -207,7 +218,7 @@ impl CallRecord {
     }
 
     pub fn context(&self) -> Option<&TraceContext> {
-        self.span.context()
+        self.sinks.span.context()
     }
 
     pub fn found(&mut self, tool: Arc<registry::Tool>) {
@@ -310,7 +321,7 @@ impl CallRecord {
         self.report.digests.script = script.map(|script| script.digest.clone());
         self.report.digests.confinement = Some(digest);
         self.line.limits = Some(limits);
-        self.confined = Some(Confined {
+        self.run.confined = Some(Confined {
             shape: shape.clone(),
             stamp: script.map(|script| script.stamp),
         });
@@ -329,8 +340,10 @@ impl CallRecord {
 
     /// Where the executor notes what the call does with its network.
     pub fn traffic(&self) -> Arc<Mutex<Traffic>> {
-        lock(&self.traffic).principal.clone_from(&self.principal);
-        self.traffic.clone()
+        lock(&self.run.traffic)
+            .principal
+            .clone_from(&self.principal);
+        self.run.traffic.clone()
     }
 
     pub fn sends(&mut self, input: &Value) {
@@ -346,13 +359,13 @@ impl CallRecord {
 
     /// Writes the begin record, just before the executor starts.
     pub fn running(&mut self) -> Result<(), Fault> {
-        let Some(mut entry) = self.entry.take() else {
+        let Some(mut entry) = self.sinks.entry.take() else {
             return Ok(());
         };
         self.ran = true;
         let killed = "The host ended before this call did; how far the call came is not known.";
         let begun = entry.begin(&self.line(Some(&Fault::new(Kind::InternalError, killed))));
-        self.entry = Some(entry);
+        self.sinks.entry = Some(entry);
         self.runs(begun.is_ok());
         begun
     }
@@ -383,7 +396,7 @@ impl CallRecord {
     pub fn add_log(&mut self, line: &str) -> String {
         let line = self.log(line);
         let tool = self.tool.as_ref().map_or("", |tool| &tool.manifest.id);
-        runlog::line(&self.id, || self.line.trace.clone(), tool, &line);
+        runlog::line(&self.line.call, || self.line.trace.clone(), tool, &line);
         line
     }
 
@@ -395,7 +408,7 @@ impl CallRecord {
             ));
         }
         // The executor refused, or the same call can be made again: nothing was started.
-        let outside = self.confined.is_some()
+        let outside = self.run.confined.is_some()
             || self
                 .decided
                 .as_ref()
@@ -421,7 +434,12 @@ impl CallRecord {
     /// Takes over what the executor observed. Returns the log lines and the end of stdout, secrets
     /// hidden.
     pub fn absorb_outcome(&mut self, outcome: &mut executor::Outcome) -> (&[String], Vec<String>) {
-        if self.confined.as_ref().is_some_and(Confined::lost_script) {
+        if self
+            .run
+            .confined
+            .as_ref()
+            .is_some_and(Confined::lost_script)
+        {
             self.report.digests.script = None;
             self.notes
                 .all
@@ -433,7 +451,7 @@ impl CallRecord {
         }
         if let Ending::BadOutput { head, .. } = &mut outcome.ending {
             *head = text::head(&mask.text(head), BAD_OUTPUT);
-            self.bad_output.clone_from(head);
+            self.run.bad_output.clone_from(head);
         }
         let printed = mask.lines(&outcome.printed);
         self.report.streamed = outcome.parts;
@@ -443,7 +461,7 @@ impl CallRecord {
         if let Some(mut verbose) = self.report.verbose.take() {
             verbose.stdout = match &outcome.ending {
                 Ending::Answered(answer) => mask.text(answer.head(usize::MAX)),
-                Ending::BadOutput { .. } => self.bad_output.clone(),
+                Ending::BadOutput { .. } => self.run.bad_output.clone(),
                 _ => printed.join("\n"),
             };
             self.report.verbose = Some(verbose);
@@ -573,7 +591,7 @@ impl CallRecord {
             Some(before) => self.notes.all.push(format!(
                 "{before} such refusals before this one have no record"
             )),
-            None => drop(self.entry.take()),
+            None => drop(self.sinks.entry.take()),
         }
     }
 
@@ -587,7 +605,8 @@ impl CallRecord {
                 fault
             }
         });
-        let took = self.received_at.elapsed();
+        let began = self.stages[0].1;
+        let took = began.elapsed();
         if !self.ran || self.report.usage == executor::Usage::default() {
             self.report.usage.wall_ms = millis(took);
         }
@@ -606,14 +625,13 @@ impl CallRecord {
             .logs
             .iter_mut()
             .for_each(|line| *line = text::printable(line));
-        report.id.clone_from(&self.id);
+        report.id.clone_from(&self.line.call);
         report.tool = text::printable(&line.tool);
         report.version.clone_from(&line.version);
         report.manifest = tool.map(|tool| tool.manifest.clone());
         report.outcome = result.map_fault(|fault| self.sanitize(fault));
         report.network = network;
         report.notes = std::mem::take(&mut self.notes.told);
-        let began = self.received_at;
         let ends = self
             .stages
             .iter()
@@ -621,7 +639,7 @@ impl CallRecord {
             .map(|(_, began)| *began)
             .chain([began + took]);
         let mut ended = CallEnded {
-            caller: self.caller.user.clone(),
+            caller: self.line.user.clone(),
             tool: tool.map_or_else(|| line.tool.clone(), |tool| tool.reference()),
             policy: self
                 .decided
@@ -629,7 +647,7 @@ impl CallRecord {
                 .map_or_else(String::new, |(policy, _)| policy.clone()),
             executor,
             command,
-            bad_output: std::mem::take(&mut self.bad_output),
+            bad_output: std::mem::take(&mut self.run.bad_output),
             stages: self
                 .stages
                 .iter()
@@ -645,17 +663,20 @@ impl CallRecord {
             .verbose
             .take()
             .map(|known| Box::new(ended.verbose(&known)));
-        self.entry
+        self.sinks
+            .entry
             .take()
             .into_iter()
             .for_each(|entry| entry.write(&ended.line));
         runlog::call(&ended);
-        self.span.end(&ended);
-        self.meter
+        self.sinks.span.end(&ended);
+        self.sinks
+            .meter
             .take()
             .into_iter()
             .for_each(|meter| meter.count(&ended));
-        self.listed
+        self.sinks
+            .listed
             .take()
             .into_iter()
             .for_each(|listed| listed.end(&ended.report.outcome));
@@ -710,10 +731,11 @@ impl CallRecord {
     /// host, and did not try to.
     fn network(&self, mask: &Mask) -> Option<Traffic> {
         let networked = self
+            .run
             .confined
             .as_ref()
             .is_some_and(|confined| !confined.shape.network.hosts().is_empty());
-        let mut traffic = lock(&self.traffic).clone();
+        let mut traffic = lock(&self.run.traffic).clone();
         if !networked && traffic.events.is_empty() {
             return None;
         }
@@ -739,7 +761,7 @@ impl CallRecord {
             Some(Handler::Document(_)) => ("document", String::new()),
             Some(Handler::Script { .. } | Handler::DefinitionOnly) | None => ("", String::new()),
         };
-        let Some(Confined { shape, .. }) = &self.confined else {
+        let Some(Confined { shape, .. }) = &self.run.confined else {
             return (kind.to_owned(), name);
         };
         let engine = if shape.runtime.language == Language::Wasm {
@@ -788,7 +810,7 @@ fn shown_denials(mask: &Mask, denials: &[Denial]) -> Vec<Denial> {
 
 impl Drop for CallRecord {
     fn drop(&mut self) {
-        if self.entry.is_some() || self.meter.is_some() {
+        if self.sinks.entry.is_some() || self.sinks.meter.is_some() {
             // The caller has left: only the record is written.
             self.end(CallResult::default());
         }

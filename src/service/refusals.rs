@@ -36,8 +36,8 @@ impl Refusals {
     pub fn record(&self, caller: &Caller, asked: &str, fault: Fault) -> Result<(), Fault> {
         let request = CallRequest::refused(caller.clone(), asked, fault.clone());
         let mut record = CallRecord::begin(&request, self.traces.of_call(None));
-        record.entry = Some(self.open_record(&caller.user)?);
-        if self.sample(&mut record, Some(&fault)) {
+        record.sinks.entry = Some(self.open_record(&caller.user)?);
+        if self.sample(&mut record, Some(&fault), true) {
             record.end(CallResult::Failed(fault));
         }
         Ok(())
@@ -62,10 +62,20 @@ impl Refusals {
             .for_each(|(principal, count)| self.record_counted(principal, *count));
     }
 
-    /// Whether this call gets a record: some frequent refusals are only counted.
-    pub(super) fn sample(&self, record: &mut CallRecord, fault: Option<&Fault>) -> bool {
-        let many = record.unread || fault.is_some_and(|fault| fault.kind == Kind::RateLimitError);
-        let has_begun = record.entry.as_ref().is_none_or(RecordPermit::has_begun);
+    /// Whether this call gets a record: some frequent refusals are only counted. `is_unread`: its
+    /// transport could not read it as a call.
+    pub(super) fn sample(
+        &self,
+        record: &mut CallRecord,
+        fault: Option<&Fault>,
+        is_unread: bool,
+    ) -> bool {
+        let many = is_unread || fault.is_some_and(|fault| fault.kind == Kind::RateLimitError);
+        let has_begun = record
+            .sinks
+            .entry
+            .as_ref()
+            .is_none_or(RecordPermit::has_begun);
         if record.ran || has_begun || !many {
             return true;
         }
@@ -104,7 +114,7 @@ impl Refusals {
         );
         let request = CallRequest::refused(Caller::named(principal), "", fault.clone());
         let mut record = CallRecord::begin(&request, self.traces.of_call(None));
-        record.entry = Some(entry);
+        record.sinks.entry = Some(entry);
         record.one_of_many(Some(count - 1));
         record.end(CallResult::Failed(fault));
     }

@@ -152,8 +152,7 @@ pub fn new_id() -> String {
 pub enum Approver {
     #[default]
     Nobody,
-    /// Operators, who see `Service::confirmations`. `but`: the caller, who may not answer; `None`: all
-    /// are one user.
+    /// Operators, who see `Confirmations::list`. `not_own`: not the caller itself.
     Operators { not_own: bool },
     /// A person whom the transport itself can ask.
     Transport(Arc<dyn Ask>),

@@ -69,7 +69,7 @@ pub(super) async fn provide(
     left: Duration,
     record: &mut CallRecord,
 ) -> Result<(), Fault> {
-    let values = read_all(&call.shape.secrets, &record.caller.user, left).await?;
+    let values = read_all(&call.shape.secrets, record.caller(), left).await?;
     for (grant, value) in call.shape.secrets.iter().zip(values) {
         record.hide(&grant.name, &value);
         let to = if grant.header.is_some() {

@@ -284,13 +284,7 @@ impl Targets<'_> {
             source,
         } = self.find_script(method, &given, &found, record)?;
         // First the secrets of the run, so that all messages about it are masked.
-        let schemas = owners
-            .iter()
-            .filter_map(|(manifest, _)| manifest.parameters.as_ref());
-        let schemas = schemas
-            .filter(|schema| schema.may_hide)
-            .map(|schema| &schema.raw);
-        record.script_found(schemas, &given.input);
+        record.script_found(hiding_schemas(&owners), &given.input);
         let timeout_ms = given.timeout_ms.into_iter().chain(*timeout_ms).min();
         let usual = CallDeadline::usual(&deadline.principal, timeout_ms);
         let deadline = CallDeadline {
@@ -318,18 +312,7 @@ impl Targets<'_> {
         let mut decision =
             with_packages(decision, target, guest, decisions.clone(), &deadline).await?;
         leave_out_folders(&mut decision);
-        let mut notes = policy::call_notes(&decision, timeout_ms);
-        if !given.env.is_empty() {
-            let names: Vec<String> = given
-                .env
-                .keys()
-                .map(|name| name.escape_debug().to_string())
-                .collect();
-            notes.all.push(format!(
-                "environment: set by the call: {}",
-                names.join(", ")
-            ));
-        }
+        let notes = notes_of_run(&decision, timeout_ms, &given.env);
         record.decided(&decision, notes);
         decision
             .refused()
@@ -486,6 +469,35 @@ fn owners_of(
         .iter()
         .map(|tool| (tool.manifest.clone(), tool.site.clone()))
         .collect())
+}
+
+/// The schemas that mark secrets in the input of a script.
+fn hiding_schemas(owners: &[Owner]) -> impl Iterator<Item = &Value> {
+    let schemas = owners
+        .iter()
+        .filter_map(|(manifest, _)| manifest.parameters.as_ref());
+    schemas
+        .filter(|schema| schema.may_hide)
+        .map(|schema| &schema.raw)
+}
+
+fn notes_of_run(
+    decision: &policy::Decision,
+    timeout_ms: Option<u64>,
+    env: &BTreeMap<String, String>,
+) -> policy::Notes {
+    let mut notes = policy::call_notes(decision, timeout_ms);
+    if !env.is_empty() {
+        let names: Vec<String> = env
+            .keys()
+            .map(|name| name.escape_debug().to_string())
+            .collect();
+        let names = names.join(", ");
+        notes
+            .all
+            .push(format!("environment: set by the call: {names}"));
+    }
+    notes
 }
 
 /// Restricted callers get NotFound for a link, pipe or closed file at a path, which would show

@@ -394,7 +394,7 @@ fn failure(
         return Some(raised.unwrap_or(Ending::Exited { code }));
     }
     if shape.stderr_is_error {
-        output::judge_stderr(logs)
+        output::ending_of_stderr(logs)
     } else {
         None
     }

@@ -378,7 +378,7 @@ async fn conclude(
     let (cpu_ms, exceeded) = process::used(&lock(traffic), answer.cpu_ms, shape);
     let ending = exceeded.map_or(ending, over);
     let complaint = if shape.stderr_is_error {
-        output::judge_stderr(&logs)
+        output::ending_of_stderr(&logs)
     } else {
         None
     };

@@ -252,7 +252,7 @@ impl Background {
         self.changed.send_replace(());
     }
 
-    /// The receipt of a call of this caller (`Service::who`), or of any call for an operator.
+    /// The receipt of a call of this caller (`Catalog::who`), or of any call for an operator.
     pub fn receipt(&self, who: &Caller, id: &str) -> Option<Receipt> {
         let job = lock(&self.jobs)
             .get(id)

@@ -252,7 +252,7 @@ impl Installer<'_> {
         record: &mut CallRecord,
     ) -> Result<Value, Fault> {
         let audit = &self.host.audit;
-        record.entry = Some(audit.open()?);
+        record.sinks.entry = Some(audit.open()?);
         let shown = RecordArguments::Tree(json!({"run": what, "tool": self.need.tool}));
         record.given(Masked {
             shown,
@@ -309,7 +309,7 @@ impl Installer<'_> {
         };
         // Without a ledger: what a build wrote is checked before anything uses it, and no other run
         // writes there.
-        let context = executor::Context::new(&record.id, CALLER, record.traffic());
+        let context = executor::Context::new(record.id(), CALLER, record.traffic());
         let _cancels = context.cancel.clone().drop_guard();
         record.running()?;
         let ended = self

@@ -44,10 +44,7 @@ impl CallResult {
     }
 
     pub fn into_fault(self) -> Option<Fault> {
-        match self {
-            CallResult::Unaskable(_, fault) | CallResult::Failed(fault) => Some(fault),
-            CallResult::Output(_) | CallResult::Questions(_) => None,
-        }
+        self.fault().cloned()
     }
 
     pub fn answer(&self) -> Option<&ToolAnswer> {

@@ -41,11 +41,13 @@ pub use grammar::{base_view, callers, headers, packages, versions};
 pub use reports::{audit, diff, suggest, who_can};
 pub use verdicts::capability::needs_of;
 pub use verdicts::decide::{RUN_CODE, RunTarget, SCRIPT_SERVICE, decide, decide_run};
-pub use verdicts::decision::Decision;
+pub use verdicts::decision::{Decision, PackageDecision};
 pub use verdicts::hard_denials::{is_definition, is_obeyed, leads_modules};
-pub use verdicts::machine::{Machine, MachinePlaces, Need};
+pub use verdicts::machine::{Machine, MachinePlaces};
 pub use verdicts::packages::{Ages, Allowance, refused as refused_packages};
 pub use verdicts::shape::{Built, Limits, Program, Runtime, Shape, Variable};
-pub use verdicts::verdict::{Confirm, LimitVerdict, Narrower, Notes, RequestKind, Verdict};
+pub use verdicts::verdict::{
+    Confirm, LimitVerdict, Narrower, Need, Notes, Refusal, RequestKind, Verdict,
+};
 pub use verdicts::writable::{WritablePath, WritablePaths};
 pub use verdicts::written::written_areas;

@@ -215,7 +215,7 @@ impl Service {
             Answer::Refused(fault) => ("no answer that counts".to_owned(), fault),
             Answer::Nobody => (
                 "nobody to ask".to_owned(),
-                nobody(&target.decided.decision.confirm),
+                nobody(&target.decided.decision.conditions.confirm),
             ),
         };
         record.denied_by = Some(format!("confirm: {rule}"));
@@ -234,7 +234,7 @@ impl Service {
             caller: record.caller.user.clone(),
             through: record.through().map(str::to_owned),
             label: record.label().map(str::to_owned),
-            why: decision.confirm.clone(),
+            why: decision.conditions.confirm.clone(),
             not_shown: whole.chars().count().saturating_sub(SHOWN),
             arguments: printable(&text::head(&whole, SHOWN)),
             touches: policy::audit::touches(decision),

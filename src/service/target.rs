@@ -562,7 +562,8 @@ async fn with_packages(
     deadline: &CallDeadline,
 ) -> Result<policy::Decision, Fault> {
     let long = decision
-        .package_rules
+        .packages
+        .allowed
         .values()
         .any(|allowed: &policy::Allowance| {
             allowed
@@ -595,7 +596,7 @@ async fn read_script(
     deadline: &CallDeadline,
 ) -> Result<Option<Arc<policy::Script>>, Fault> {
     match &decision.shape {
-        Ok(shape) if shape.script.is_some() && !decision.in_process => executor
+        Ok(shape) if shape.script.is_some() && !decision.identity.in_process => executor
             .read(shape, deadline)
             .await
             .map(|script| Some(Arc::new(script))),

@@ -24,7 +24,14 @@ impl Service {
         let decisions = self.decisions()?;
         let tool = decisions.snapshot.find(reference)?;
         let decided = decisions.decided(&tool);
-        Need::from_decision(decided.decision.runs.first().unwrap_or(&decided.decision))
+        Need::from_decision(
+            decided
+                .decision
+                .packages
+                .runs
+                .first()
+                .unwrap_or(&decided.decision),
+        )
     }
 
     /// The packages that a person names for the code of a builtin tool, and the lock file that its
@@ -53,7 +60,8 @@ impl Service {
             machine,
         );
         let allowed = decision
-            .package_rules
+            .packages
+            .allowed
             .get(&Ecosystem::Python)
             .and_then(|allowed| allowed.as_ref().ok());
         let allowed =
@@ -68,6 +76,7 @@ impl Service {
             bad(Kind::CapabilityError, &why)
         })?;
         let runtime = decision
+            .grants
             .runtime
             .clone()
             .ok_or_else(|| bad(Kind::CapabilityError, "this host has no Python"))?;
@@ -107,12 +116,16 @@ impl Service {
 impl Need {
     /// What a decided tool requires; `None`: nothing.
     pub fn from_decision(decision: &Decision) -> Result<Option<Need>, Fault> {
-        match (&decision.wanted, &decision.packages, &decision.shape) {
+        match (
+            &decision.packages.required,
+            &decision.grants.packages,
+            &decision.shape,
+        ) {
             // The files cannot be read, or disagree.
             (None, _, Err(fault)) if fault.kind == Kind::DependencyError => Err(fault.clone()),
             (None, ..) => Ok(None),
             (Some(wanted), Some(grant), Ok(shape)) => Ok(Some(Need {
-                tool: decision.tool.clone(),
+                tool: decision.identity.tool.clone(),
                 wanted: Arc::clone(wanted),
                 rules: grant.rules.clone(),
                 runtime: shape.runtime.clone(),

@@ -5,14 +5,15 @@
 //! time.
 
 use super::frame::{self, FilePart, FrameLimits, Order, WorkerMessage, invalid};
-use super::session::{Child, Role};
+use super::role::Role;
+use super::session::Child;
 use super::{adapt, engine, guest, trusted_code};
 use crate::base::store::Writer;
 use crate::executor::process::Launchers;
+use crate::executor::process::grants::ResolvedGrants;
 use crate::fault::{Fault, Kind};
 use crate::policy;
 use crate::quantity::{GIB, Limit, MIB};
-use crate::sandbox::grants::ResolvedGrants;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, Write};

@@ -15,16 +15,18 @@ mod frame;
 mod guest;
 mod http;
 mod library;
+mod role;
 mod session;
 mod trusted_code;
 mod worker;
 
 pub use adapt::text_fault;
 pub use library::Cache;
-pub use session::Role;
+pub use role::Role;
 
 use super::idle::IdlePool;
 use super::output::{self, Log, Output, OutputReader};
+use super::process::grants::ResolvedGrants;
 use super::process::{self, Launchers};
 use super::{
     Call, CallDeadline, Clock, Context, Denials, Ending, Executor, Gauge, Outcome, Reading,
@@ -34,8 +36,7 @@ use crate::base::lock;
 use crate::base::semaphore::FairSemaphore;
 use crate::egress::Traffic;
 use crate::quantity::Limit;
-use crate::sandbox::grants::ResolvedGrants;
-use crate::{fault, policy};
+use crate::{fault, policy, sandbox};
 use denials::WorkerDenials;
 use frame::{CallSummary, End};
 use futures_util::future::BoxFuture;
@@ -60,7 +61,10 @@ impl Role {
     /// Enters the role; `main.rs` calls it before any thread is started.
     pub fn enter(self) -> ExitCode {
         let served = match self {
-            Role::Worker => worker::serve(),
+            Role::Worker => {
+                sandbox::ignore_sigxfsz();
+                worker::serve()
+            }
             Role::Compile => compile::serve(),
         };
         match served {

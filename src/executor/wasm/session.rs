@@ -5,21 +5,23 @@ use super::frame::{
     self, CallSummary, End, FilePart, FrameLimits, Init, MAX_LOG_PIECE, Opening, Order,
     WorkerMessage, invalid,
 };
+use super::role::Role;
 use super::worker::LOOKUPS;
 use crate::base::lock;
 use crate::base::mask::Hidden;
 use crate::base::store::Content;
 use crate::egress::Traffic;
 use crate::executor::output::{Log, OutputReader};
-use crate::executor::process::{ACCEPTING, CallInput, Launchers, Ready, RoleNeeds};
+use crate::executor::process::grants::ResolvedGrants;
+use crate::executor::process::{Launchers, Ready, RoleNeeds};
 use crate::executor::{Artifact, LayerState, Layers};
 use crate::fault::{Fault, Kind};
 use crate::policy::{self, Limits, Shape};
 use crate::quantity::{KIB, Limit, MIB, SAMPLE_MS};
-use crate::sandbox::grants::ResolvedGrants;
-use crate::sandbox::protocol::{Killed, Mount};
+use crate::sandbox::Mount;
+use crate::sandbox::protocol::Killed;
 use crate::sandbox::written::WriteWatch;
-use crate::sandbox::{Totals, limits, untaken_bytes};
+use crate::sandbox::{ACCEPTING, CallInput, Totals, limits, untaken_bytes};
 use nix::errno::Errno;
 use std::collections::BTreeMap;
 use std::io;
@@ -47,25 +49,6 @@ const WORKER_THREADS: u64 = 3;
 
 /// Longest wait for the end of a child, or for the launcher's report of it.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(400);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// Runs calls. Reserves 70 GiB of address space (so no RLIMIT_AS). `memfd_create` must work or
-    /// fail with ENOSYS. It counts time and CPU of each call itself, so the layers set no limit over
-    /// its life; the host ends it when a call's time is over.
-    Worker,
-    /// Compiles one module. Needs as many threads as there are CPUs.
-    Compile,
-}
-
-impl Role {
-    pub fn name(self) -> &'static str {
-        match self {
-            Role::Worker => "wasm-worker",
-            Role::Compile => "wasm-compile",
-        }
-    }
-}
 
 /// Our own binary in a role of this module, behind the layers of a shape. Dropping this kills it.
 pub struct Child {

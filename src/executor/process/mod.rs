@@ -9,10 +9,10 @@ mod publish;
 mod relay;
 mod scripts;
 mod spec;
+#[cfg(feature = "wasi")]
+pub mod worker;
 
 pub use crate::sandbox::{LauncherError, settle};
-#[cfg(feature = "wasi")]
-pub(super) use call::Ready;
 pub use pool::Launchers;
 #[cfg(feature = "wasi")]
 pub(super) use pool::resolve;

@@ -11,9 +11,9 @@ pub mod reports;
 mod verdicts;
 
 pub use crate::manifest::At;
+pub use crate::sandbox::base_view::{self, SYSTEM_ETC, SYSTEM_FOLDERS};
 pub use confinement::*;
 pub use grammar::area::{Access, Area, Opening, escape, literal, name_matches};
-pub use grammar::base_view::{SYSTEM_ETC, SYSTEM_FOLDERS};
 pub use grammar::callbacks::{CallbackRule, CallbackUrl};
 pub use grammar::callers::{
     AllowedValue, Breaker, CALLERS_FILE, CallerGrant, CallerRule, Callers, EVERYBODY,
@@ -37,7 +37,7 @@ pub use grammar::secrets::{
     HeaderRule, SecretGrant, SecretSource, header_name, header_value, source as secret_source,
 };
 pub use grammar::services::{ServiceGrant, ServiceRule, names as service_names};
-pub use grammar::{base_view, callers, headers, packages, versions};
+pub use grammar::{callers, headers, packages, versions};
 pub use reports::{audit, diff, suggest, who_can};
 pub use verdicts::capability::needs_of;
 pub use verdicts::decide::{RUN_CODE, RunTarget, SCRIPT_SERVICE, decide, decide_run};

@@ -18,7 +18,7 @@ use crate::executor::{CallDeadline, Executor};
 use crate::manifest::{Handler, Manifest, ToolPaths, arguments, environment};
 use crate::packages::FileStamps;
 use crate::quantity::{Limit, MIB};
-use crate::{base, fault, policy, quantity, registry, sandbox};
+use crate::{base, executor, fault, policy, quantity, registry, sandbox};
 use fault::{Fault, Kind};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -498,7 +498,7 @@ fn leave_out_folders(decision: &mut policy::Decision) {
     let lost: Vec<policy::Grant> = shape
         .grants
         .iter()
-        .filter(|grant| sandbox::grants::cannot_be_made(grant, shape))
+        .filter(|grant| executor::process::grants::cannot_be_made(grant, shape))
         .cloned()
         .collect();
     for grant in &lost {

@@ -7,7 +7,7 @@ use crate::base::{files, suggest};
 use crate::fault::Kind;
 use crate::manifest::{Code, Handler, Language, Manifest, Problem, Severity, host};
 use crate::service::preflight::{self, Obstacle};
-use crate::{policy, registry, sandbox, service};
+use crate::{executor, policy, registry, service};
 use nix::fcntl::OFlag;
 use policy::{RequestKind, Verdict};
 use serde_json::Value;
@@ -147,7 +147,7 @@ fn no_folder(tool: &registry::Tool) -> Option<Problem> {
 
 /// A grant because of which every call is refused, given the files on disk now.
 fn files(tool: &registry::Tool, decision: &policy::Decision) -> Option<Problem> {
-    let (fault, grant) = sandbox::grants::foresee(decision.shape.as_deref().ok()?)?;
+    let (fault, grant) = executor::process::grants::foresee(decision.shape.as_deref().ok()?)?;
     let list = if grant.access == policy::Access::Write {
         WRITE
     } else {

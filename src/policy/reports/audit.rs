@@ -3,7 +3,6 @@
 
 use crate::base::text::printable;
 use crate::manifest::{Language, Manifest};
-use crate::policy::grammar::base_view;
 use crate::policy::grammar::files::Grant;
 use crate::policy::grammar::grantable::Grantable;
 use crate::policy::grammar::packages::PackageRequirements;
@@ -13,6 +12,7 @@ use crate::policy::verdicts::decision::Decision;
 use crate::policy::verdicts::packages::Allowance;
 use crate::policy::verdicts::shape::Runtime;
 use crate::quantity::Limit;
+use crate::sandbox::base_view;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 

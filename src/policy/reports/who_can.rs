@@ -9,7 +9,6 @@ use crate::base::text::printable;
 use crate::fault::{Fault, Kind};
 use crate::manifest::host::{self, Host, HostPattern};
 use crate::policy::grammar::area::{self, Access, Area};
-use crate::policy::grammar::base_view::{SYSTEM_ETC, SYSTEM_FOLDERS};
 use crate::policy::grammar::callers::CallerGrant;
 use crate::policy::grammar::capability;
 use crate::policy::grammar::files::{Grant, SCRIPT_FOLDER};
@@ -19,6 +18,7 @@ use crate::policy::grammar::places::PlacedArea;
 use crate::policy::grammar::secrets::Secret;
 use crate::policy::grammar::versions::{self, Ecosystem};
 use crate::policy::verdicts::decision::Decision;
+use crate::sandbox::base_view::{SYSTEM_ETC, SYSTEM_FOLDERS};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 

@@ -268,7 +268,7 @@ impl Service {
         self.charge_answer(target, record).await
     }
 
-    /// Charges the answer, as the last step before the call runs. If there is no room, the call
+    /// Charges the answer, as the last step before the call runs. Without room, the call
     /// waits without a slot.
     async fn charge_answer(
         &self,

@@ -130,7 +130,7 @@ fn run(plan: &Plan) -> anyhow::Result<bool> {
     let house = House::new()?;
     let mut board = Board::default();
     let kernel = nix::sys::utsname::uname()?;
-    let counted = if house.launchers.counted() {
+    let counted = if house.launchers.sandbox.counted() {
         "counted by cgroup"
     } else {
         "sampled"

@@ -2,10 +2,11 @@
 //! holds it to what the operator approved; anyone can read, and prove, exactly what it may touch.
 //!
 //! Each module imports only from lower floors (its number), and `policy` also from `manifest`:
-//! `tests/tidy.rs`. Below them all lies the crate `toolhost-base`.
+//! `tests/tidy.rs`. Below them all lie the crates `toolhost-base` and `toolhost-sandbox`.
 
 pub use toolhost_base as base;
 pub use toolhost_base::{fault, quantity};
+pub use toolhost_sandbox as sandbox;
 
 pub mod broker; // 2  messages to and from RabbitMQ and Pulsar
 pub mod cli; // 6  the command line, one file per verb
@@ -16,6 +17,5 @@ pub mod packages; // 2  what scripts require of package indexes, and the store o
 pub mod policy; // 1  policy files; manifest ∩ policy = confinement
 pub mod registry; // 2  manifests on disk → a snapshot of tools
 pub mod runtimes; // 2  interpreters of this machine
-pub mod sandbox; // 2  the layers
 pub mod service; // 4  request, pipeline, quotas, format, audit
 pub mod transport; // 5  MCP over stdio, HTTP

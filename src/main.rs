@@ -1,29 +1,21 @@
-//! Front door: argv[0] says whether this process is the launcher, a role behind the layers, or the
-//! command line. Decided before any thread or runtime is started.
+//! Front door: this process is the launcher, a role behind the layers, or the command line. Decided
+//! before any thread or runtime is started.
 
 use std::process::ExitCode;
 #[cfg(feature = "wasi")]
-use toolhost::executor::wasm;
+use toolhost::executor::wasm::Role;
 use toolhost::{cli, egress, sandbox};
 
 fn main() -> ExitCode {
-    let name = std::env::args_os().next().unwrap_or_default();
-    match name.to_str() {
-        Some(sandbox::launcher::NAME) => sandbox::launcher::main(),
+    sandbox::reenter(&[
+        (egress::protocol::ROLE, egress::relay::main),
         #[cfg(feature = "wasi")]
-        Some("toolhost-wasm-worker") => {
-            sandbox::ignore_sigxfsz();
-            wasm::Role::Worker.enter()
-        }
+        (Role::Worker.name(), || Role::Worker.enter()),
         #[cfg(feature = "wasi")]
-        Some("toolhost-wasm-compile") => wasm::Role::Compile.enter(),
-        Some("toolhost-probe") => sandbox::probe::main(),
-        Some("toolhost-relay") => egress::relay::main(),
-        _ => {
-            sandbox::reset_sigchld();
-            sandbox::ignore_sigxfsz();
-            sandbox::limits::raise_host_limits();
-            cli::main()
-        }
-    }
+        (Role::Compile.name(), || Role::Compile.enter()),
+    ]);
+    sandbox::reset_sigchld();
+    sandbox::ignore_sigxfsz();
+    sandbox::limits::raise_host_limits();
+    cli::main()
 }

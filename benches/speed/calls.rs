@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use toolhost::executor::process::shape_lines;
 use toolhost::executor::{Context, Ending, Executor, Outcome};
-use toolhost::sandbox::environment;
 use toolhost::service::{Arguments, CallRequest, Caller, Sink};
 use toolhost::{fault, policy};
 
@@ -32,7 +32,7 @@ impl Bare {
         let mut arguments: Vec<OsString> =
             shape.runtime.arguments.iter().map(OsString::from).collect();
         arguments.extend(shape.script.iter().map(OsString::from));
-        let lines = environment::shape_lines(shape);
+        let lines = shape_lines(shape);
         let pairs = lines.iter().filter_map(|line| line.split_once('='));
         Ok(Bare {
             program: program.clone(),

@@ -192,14 +192,18 @@ fn with_records(settings: &Settings, known: &host::Tools, tool: &registry::Tool)
     let last = log().and_then(|log| log.last_denials(tool, &decision));
     entry[policy::audit::LAST_DENIALS] =
         last.map_or_else(|why| json!({ "unreadable": why }), |last| json!(last));
-    let kept = decision.wanted.as_ref().and_then(|_| match log() {
-        Ok(log) => {
-            let ledger = Arc::new(Ledger::open_beside(log.path()));
-            let settings = host::packages(settings, &known.machine, false);
-            Packages::new(settings, None, log, ledger).found(&decision)
-        }
-        Err(why) => Some(Err(why)),
-    });
+    let kept = decision
+        .packages
+        .required
+        .as_ref()
+        .and_then(|_| match log() {
+            Ok(log) => {
+                let ledger = Arc::new(Ledger::open_beside(log.path()));
+                let settings = host::packages(settings, &known.machine, false);
+                Packages::new(settings, None, log, ledger).found(&decision)
+            }
+            Err(why) => Some(Err(why)),
+        });
     entry[policy::audit::KEPT_PACKAGES] = service::packages::value(&kept);
     entry
 }
@@ -246,7 +250,7 @@ fn suggest_policy(
     let text = policy::suggest::policy(&tool.manifest, &tool.site, &decision, &root);
     let Some(file) = file else { return Ok(text) };
     // A second policy that names the exact id would stop everything.
-    if decision.exact || !text.lines().any(|line| line.starts_with("tools = ")) {
+    if decision.governing.exact || !text.lines().any(|line| line.starts_with("tools = ")) {
         return Err(Refusal::new(Exit::Caller, format!("{text}nothing was written")).into());
     }
     words::write_file(file, &text, false).map_err(|e: io::Error| {
@@ -540,6 +544,7 @@ pub(super) fn entry(decision: &policy::Decision, manifest: &Manifest) -> Value {
     let mut entry = policy::audit::json(decision, manifest);
     entry["digests"]["script"] = json!(
         decision
+            .identity
             .script
             .as_deref()
             .and_then(service::digest_of_script)

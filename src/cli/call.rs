@@ -88,7 +88,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     let ended = runtime.block_on(async {
         let mut launchers = host::launchers(settings)?;
         // A launcher, and what else takes time, starts while the host is made.
-        launchers.begin(
+        launchers.sandbox.begin(
             std::fs::metadata(&settings.root)
                 .ok()
                 .map(|facts| (facts.uid(), facts.gid())),

@@ -138,7 +138,11 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     // they would forbid.
     let launchers = host::launchers(settings)?;
     let rules = host::policies(settings).ok().map(|policies| {
-        let machine = Arc::new(host::machine(settings, &policies, launchers.counted()));
+        let machine = Arc::new(host::machine(
+            settings,
+            &policies,
+            launchers.sandbox.counted(),
+        ));
         (policies, machine)
     });
     let stricter = host::manifest_schema(settings)?;
@@ -215,7 +219,7 @@ fn policy_files(
     // One file that cannot be read does not keep the others from being checked.
     let (policies, mut problems) = host::read_policies(settings, path);
     problems.extend(policies.faults().iter().cloned());
-    let machine = host::machine(settings, &policies, launchers.counted());
+    let machine = host::machine(settings, &policies, launchers.sandbox.counted());
     problems.extend(policies.notes().iter().cloned());
     let mut files: BTreeMap<PathBuf, File> = BTreeMap::new();
     fn loaded(path: &Path) -> registry::FileReport {

@@ -87,7 +87,7 @@ fn outcome(result: &Result<String, String>) -> Value {
 /// The report and the exit code. `tier` is `A` if every layer works. If one does not, no tool runs
 /// until one of the fixes is applied.
 async fn report(settings: &Settings, launchers: &Arc<Launchers>) -> (Value, Exit) {
-    let facts = Facts::of_this_machine(launchers.counted(), launchers.pool());
+    let facts = Facts::of_this_machine(launchers.sandbox.counted(), launchers.sandbox.ids());
     let around = examine::Surroundings {
         policies: settings.policies.clone(),
         home: super::settings::home(&|name| std::env::var_os(name)),

@@ -236,7 +236,7 @@ impl Tools {
         let policies = policies(settings)?;
         say_faults(&policies);
         let launchers = Arc::new(launchers(settings)?);
-        let machine = Arc::new(machine(settings, &policies, launchers.counted()));
+        let machine = Arc::new(machine(settings, &policies, launchers.sandbox.counted()));
         let snapshot = registry(settings, &policies, &machine)?.snapshot();
         let policies = Arc::new(snapshot.protect(&policies));
         Ok(Tools {
@@ -454,14 +454,15 @@ fn wasm_executor(
 
 /// The factory of launchers, which are this same binary.
 pub fn launchers(settings: &Settings) -> anyhow::Result<Launchers> {
-    let mut launchers = Launchers::of_this_binary(settings.tool_ids.clone()).map_err(|e| {
+    let own = std::fs::File::open("/proc/self/exe").map_err(|e| {
         Refusal::new(
             Exit::Host,
             format!("this binary cannot be opened to start launchers: {e}"),
         )
     })?;
+    let mut launchers = Launchers::new(own.into(), settings.tool_ids.clone());
     launchers.proxy.clone_from(&settings.config.proxy);
-    launchers.slots = settings
+    launchers.sandbox.slots = settings
         .config
         .running_calls
         .unwrap_or(service::MAX_RUNNING);
@@ -543,7 +544,7 @@ pub fn service(
 ) -> anyhow::Result<Arc<Service>> {
     let launchers = &Arc::new(launchers);
     let audit = audit_log(settings)?;
-    let rules = rules(settings, launchers.counted())?;
+    let rules = rules(settings, launchers.sandbox.counted())?;
     let packages = packages(settings, &rules.machine, waits.is_some());
     let service = Service::new(Components {
         packages,
@@ -553,7 +554,7 @@ pub fn service(
         audit,
         scripts: settings.bases(),
         settings: service::Settings {
-            max_running: launchers.slots,
+            max_running: launchers.sandbox.slots,
             ..service::Settings::default()
         },
     });
@@ -569,7 +570,7 @@ pub fn service_of_one_call(
 ) -> anyhow::Result<Arc<Service>> {
     let (settings, cgroup, service) = (
         settings.clone(),
-        launchers.counted(),
+        launchers.sandbox.counted(),
         service(settings, launchers, waits)?,
     );
     let read = move || -> anyhow::Result<_> {

@@ -22,9 +22,9 @@ pub use outcome::*;
 
 use crate::egress::Traffic;
 use crate::quantity::{Limit, OVERDUE};
-use crate::sandbox::grants;
 use crate::{broker, fault, manifest, policy};
 use futures_util::future::BoxFuture;
+use process::grants;
 use serde_json::Value;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};

@@ -2,8 +2,8 @@
 
 use super::ToolAnswer;
 use crate::quantity::Limit;
-pub use crate::sandbox::LayerState;
 pub use crate::sandbox::protocol::{Attempt, Operation};
+pub use crate::sandbox::{LayerState, Layers};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -42,9 +42,6 @@ impl Ending {
         Ending::Answered(ToolAnswer::from(value))
     }
 }
-
-/// The layers of one launcher or worker: found out once, reported with each of its calls.
-pub type Layers = std::sync::Arc<[LayerState]>;
 
 /// What one call used. `None`: it was not measured.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

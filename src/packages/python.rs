@@ -755,6 +755,14 @@ impl Environment {
         fn bad(why: &str, whole: &str) -> String {
             format!("`{whole}` is not a requirement ({why}): write for example `name>=1.2,<2`")
         }
+        // The library panics where a name or an extra ends with a sign and something follows.
+        let names = wanted.split(['<', '>', '=', '!', '~', '(']).next();
+        let mut names = names
+            .unwrap_or_default()
+            .split(|c: char| !c.is_ascii_alphanumeric() && !"._-".contains(c));
+        if names.any(|name| name.ends_with(['.', '-', '_'])) {
+            return Err(bad("a name ends with a letter or a digit", &whole));
+        }
         let read = pep508_rs::Requirement::<pep508_rs::VerbatimUrl>::from_str(text)
             .map_err(|error| bad(&shown(&error.message.to_string()), &whole))?;
         let name = read.name.to_string();

@@ -337,6 +337,22 @@ fn only_plain_files_are_read() {
     assert!(look(&|_| None,).expect("the control").is_some());
 }
 
+#[test]
+fn a_name_that_ends_with_a_sign_is_refused() {
+    let requires = |text: &str| found("run.py", false, &[("requirements.txt", text)]);
+    assert!(requires("six[a]>=1").is_ok(), "the control");
+    for text in [
+        "s.>=1",
+        "s-",
+        "six[a-]",
+        "six[a.]==1",
+        "s. ; os_name == 'posix'",
+        "s_(>1)",
+    ] {
+        assert!(requires(text).is_err(), "{text}");
+    }
+}
+
 mod hostile {
     use super::*;
     use proptest::prelude::*;

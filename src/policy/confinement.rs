@@ -1,27 +1,15 @@
 //! The confinement: manifest ∩ policy on this machine, everything one call may touch. What audit
 //! prints is what the layers enforce, because it is this value in both places.
 
-use crate::base::files::Stamp;
 use crate::base::mask::Hidden;
 use crate::fault::{Fault, Kind};
 use crate::policy::verdicts::decision::Decision;
 use crate::policy::verdicts::shape::Shape;
 use crate::policy::verdicts::verdict::Notes;
 use crate::quantity::{Limit, MIN_TIMEOUT_MS};
-use serde::{Deserialize, Serialize};
+pub use crate::sandbox::ReadFile;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
-
-/// A file as it was when it was read.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ReadFile {
-    pub path: PathBuf,
-    /// SHA-256 of its bytes, in hex.
-    pub digest: String,
-    pub mode: u32,
-    pub stamp: Stamp,
-}
 
 /// The script of one call, read once: these bytes are approved, recorded and run, whatever becomes
 /// of the file. (A store to a mapped page changes no times.)

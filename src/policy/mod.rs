@@ -11,9 +11,9 @@ pub mod reports;
 mod verdicts;
 
 pub use crate::manifest::At;
+pub use crate::sandbox::base_view::{self, SYSTEM_ETC, SYSTEM_FOLDERS};
 pub use confinement::*;
 pub use grammar::area::{Access, Area, Opening, escape, literal, name_matches};
-pub use grammar::base_view::{SYSTEM_ETC, SYSTEM_FOLDERS};
 pub use grammar::callbacks::{CallbackRule, CallbackUrl};
 pub use grammar::callers::{
     AllowedValue, Breaker, CALLERS_FILE, CallerGrant, CallerRule, Callers, EVERYBODY,
@@ -37,15 +37,17 @@ pub use grammar::secrets::{
     HeaderRule, SecretGrant, SecretSource, header_name, header_value, source as secret_source,
 };
 pub use grammar::services::{ServiceGrant, ServiceRule, names as service_names};
-pub use grammar::{base_view, callers, headers, packages, versions};
+pub use grammar::{callers, headers, packages, versions};
 pub use reports::{audit, diff, suggest, who_can};
 pub use verdicts::capability::needs_of;
 pub use verdicts::decide::{RUN_CODE, RunTarget, SCRIPT_SERVICE, decide, decide_run};
-pub use verdicts::decision::Decision;
+pub use verdicts::decision::{Decision, PackageDecision};
 pub use verdicts::hard_denials::{is_definition, is_obeyed, leads_modules};
-pub use verdicts::machine::{Machine, MachinePlaces, Need};
+pub use verdicts::machine::{Machine, MachinePlaces};
 pub use verdicts::packages::{Ages, Allowance, refused as refused_packages};
 pub use verdicts::shape::{Built, Limits, Program, Runtime, Shape, Variable};
-pub use verdicts::verdict::{Confirm, LimitVerdict, Narrower, Notes, RequestKind, Verdict};
+pub use verdicts::verdict::{
+    Confirm, LimitVerdict, Narrower, Need, Notes, Refusal, RequestKind, Verdict,
+};
 pub use verdicts::writable::{WritablePath, WritablePaths};
 pub use verdicts::written::written_areas;

@@ -192,7 +192,7 @@ fn standing(tool: &Tool, policies: Option<&policy::Policies>) -> Standing {
 }
 
 fn refuse(go: Vec<Tool>, stay: &[Tool], what: &str, refused: &mut Vec<Refused>) {
-    // Usually there is no conflict. Finding a position reads the file again.
+    // Conflicts are rare. Finding a position reads the file again.
     if go.is_empty() {
         return;
     }

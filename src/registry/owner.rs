@@ -192,7 +192,9 @@ pub(super) fn own_trees(
         .iter()
         .filter(|tool| writes(tool) && tool.site.folder != tool.site.base)
     {
-        let grants = policy::decide(&tool.manifest, &tool.site, policies, machine).grants;
+        let grants = policy::decide(&tool.manifest, &tool.site, policies, machine)
+            .grants
+            .files;
         let places = policy::WritablePath::of_grants(&grants, &tool.reference()).into_iter();
         trees.extend(
             places
@@ -239,7 +241,7 @@ pub(super) fn writable_paths<'t>(
     policy::WritablePaths::of_tools(
         decisions
             .iter()
-            .map(|it| (it.tool.as_str(), it.grants.as_slice())),
+            .map(|it| (it.identity.tool.as_str(), it.grants.files.as_slice())),
     )
 }
 

@@ -41,7 +41,7 @@ pub(super) struct InterpreterProbe<'a> {
     search_path: OsString,
     home: OsString,
     off_limits: &'a OffLimits,
-    /// `None`: there is no cache folder, or a tool could write it.
+    /// `None`: the machine has no cache folder, or a tool could write it.
     cache: Option<PathBuf>,
 }
 

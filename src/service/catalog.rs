@@ -345,24 +345,31 @@ impl Catalog {
     }
 
     pub fn confirms(&self, tool: &Arc<Tool>) -> bool {
-        self.decisions()
-            .is_ok_and(|decisions| !decisions.decided(tool).decision.confirm.is_empty())
+        self.decisions().is_ok_and(|decisions| {
+            !decisions
+                .decided(tool)
+                .decision
+                .conditions
+                .confirm
+                .is_empty()
+        })
     }
 
     /// What calls of a tool can touch. `None`: not known, because nothing confines them.
     pub fn effects(&self, tool: &Arc<Tool>) -> Option<Effects> {
         let decided = self.decisions().ok()?.decided(tool);
         let decision = &decided.decision;
-        let confined = !decision.in_process
-            || decision.starts_scripts
+        let confined = !decision.identity.in_process
+            || decision.identity.starts_scripts
             || method::is_call_status(&tool.manifest.handler);
         let writes = decision
             .grants
+            .files
             .iter()
             .any(|grant| grant.access == policy::Access::Write);
         confined.then_some(Effects {
             writes,
-            hosts: !decision.hosts.is_empty(),
+            hosts: !decision.grants.hosts.is_empty(),
         })
     }
 

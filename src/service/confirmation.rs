@@ -221,7 +221,7 @@ impl Confirmations {
             Answer::Refused(fault) => ("no answer that counts".to_owned(), fault),
             Answer::Nobody => (
                 "nobody to ask".to_owned(),
-                nobody(&target.decided.decision.confirm),
+                nobody(&target.decided.decision.conditions.confirm),
             ),
         };
         record.denied_by = Some(format!("confirm: {rule}"));
@@ -240,7 +240,7 @@ impl Confirmations {
             caller: record.caller().to_owned(),
             through: record.through().map(str::to_owned),
             label: record.label().map(str::to_owned),
-            why: decision.confirm.clone(),
+            why: decision.conditions.confirm.clone(),
             not_shown: whole.chars().count().saturating_sub(SHOWN),
             arguments: printable(&text::head(&whole, SHOWN)),
             touches: policy::audit::touches(decision),

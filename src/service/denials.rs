@@ -511,11 +511,17 @@ impl DenialContext<'_> {
 
     /// The file of the policy that decided; else words for a policy to write.
     fn policy_file(&self) -> String {
-        let id = self.decision.tool.split('@').next().unwrap_or_default();
-        if self.decision.policy_file.as_os_str().is_empty() {
+        let id = self
+            .decision
+            .identity
+            .tool
+            .split('@')
+            .next()
+            .unwrap_or_default();
+        if self.decision.governing.file.as_os_str().is_empty() {
             format!("a policy that names {id}")
         } else {
-            path(&self.decision.policy_file)
+            path(&self.decision.governing.file)
         }
     }
 

@@ -756,7 +756,7 @@ mod tests {
     }
 
     #[test]
-    fn content_is_what_it_says_and_questions_are_forms_samples_or_roots() {
+    fn content_is_what_it_says_and_questions_are_forms() {
         let why = |answer: &Value| match OutputKind::read(&answer.to_string()) {
             Ok(OutputKind::Plain) => "plain".into(),
             Ok(OutputKind::Content(_)) => "content".into(),
@@ -817,7 +817,7 @@ mod tests {
             why(&json!({"$ask": {"q": {"method": method, "params": params}}}))
         };
         assert_eq!(asks("elicitation/create", json!({"message": "?"})), "asks");
-        assert!(asks("tools/call", json!({})).contains("must be one of"));
+        assert!(asks("tools/call", json!({})).contains("must be elicitation/create"));
         assert!(asks("elicitation/create", json!({"mode": "url"})).contains("must be a form"));
         assert!(why(&json!({ "$ask": {} })).contains("1 to 16"));
     }

@@ -271,7 +271,7 @@ impl Pipeline {
         }
         // A call whose breaker is open is refused before it waits.
         drop(target.attempt(&self.breakers, false)?);
-        if !target.decided.decision.confirm.is_empty() && !admitted.is_approved {
+        if !target.decided.decision.conditions.confirm.is_empty() && !admitted.is_approved {
             record.enters(Stage::Confirm);
             let approver = std::mem::take(&mut admitted.request.approver);
             self.confirmations
@@ -294,7 +294,7 @@ impl Pipeline {
         self.charge_answer(target, record).await
     }
 
-    /// Charges the answer, as the last step before the call runs. If there is no room, the call
+    /// Charges the answer, as the last step before the call runs. Without room, the call
     /// waits without a slot.
     async fn charge_answer(
         &self,
@@ -404,7 +404,8 @@ impl Pipeline {
         let own = target.found.explain.then(|| {
             // The manifests and scripts of this host, and the folder of the policy that decided.
             let policies = decision
-                .policy_file
+                .governing
+                .file
                 .parent()
                 .filter(|folder| folder.is_absolute())
                 .map(Path::to_path_buf);
@@ -431,7 +432,7 @@ impl Pipeline {
             manifest,
             envelope,
             mask: record.mask(),
-            joins_texts: parts && (decision.text_output || is_string),
+            joins_texts: parts && (decision.conditions.text_output || is_string),
             max_bytes: target.output_bytes(),
         };
         let found = &target.found.deadline;
@@ -487,7 +488,7 @@ impl Pipeline {
     ) -> Result<Option<policy::Confinement>, Fault> {
         let found = &target.found;
         let decision = &target.decided.decision;
-        if decision.in_process {
+        if decision.identity.in_process {
             return Ok(None);
         }
         let mut confinement = policy::confine(decision, target.timeout_ms, target.source.take())?;
@@ -570,7 +571,7 @@ impl Pipeline {
             site: decided.site.clone(),
             input: std::mem::take(&mut decided.input),
             confinement,
-            service: decision.service.clone(),
+            service: decision.grants.service.clone(),
             output_bytes: decided.output_bytes(),
         };
         Ok(Prepared {
@@ -881,7 +882,7 @@ fn output_of(
             .flatten()
             .reduce(|all, more| all + "\n" + &more);
         let person = fault.person.clone().or(set).or(person);
-        let message = match (fault.kind, &decision.service, has_parts) {
+        let message = match (fault.kind, &decision.grants.service, has_parts) {
             (Kind::TimeoutError, Some(_), true) => {
                 "The tool's service sent parts of an answer, but did not end it (`end_of_stream`) \
                 in time."

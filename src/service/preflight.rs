@@ -4,10 +4,10 @@
 
 use super::ledger::{self, Ledger};
 use crate::executor::method::Methods;
+use crate::executor::process::grants;
 use crate::executor::remote::queues;
 use crate::manifest::Handler;
 use crate::policy::{self, Need};
-use crate::sandbox::grants;
 use crate::{fault, registry};
 use fault::{Fault, Kind};
 

@@ -285,10 +285,14 @@ impl CallRecord {
         if let Some(verbose) = &mut self.report.verbose {
             verbose.grants = policy::audit::touches(decision);
         }
-        self.report.digests.policy = Some(decision.digest.clone());
+        self.report.digests.policy = Some(decision.governing.digest.clone());
         self.decided = Some((
-            decision.policy.clone(),
-            decision.service.as_ref().map(policy::ServiceGrant::place),
+            decision.governing.policy.clone(),
+            decision
+                .grants
+                .service
+                .as_ref()
+                .map(policy::ServiceGrant::place),
         ));
     }
 

@@ -28,16 +28,20 @@ pub fn decide(
         );
     }
     if tool.manifest.handler.runs_no_script()
-        && decision.package_rules.values().any(|allowed: &Allowance| {
-            allowed
-                .as_ref()
-                .is_ok_and(|allowed| allowed.lock_file.is_some())
-        })
+        && decision
+            .packages
+            .allowed
+            .values()
+            .any(|allowed: &Allowance| {
+                allowed
+                    .as_ref()
+                    .is_ok_and(|allowed| allowed.lock_file.is_some())
+            })
     {
-        decision.runs = [Language::Python, Language::Nodejs]
+        decision.packages.runs = [Language::Python, Language::Nodejs]
             .map(|language| of_source(tool, language, snapshot, policies, machine))
             .into_iter()
-            .filter(|it| it.wanted.is_some() || it.refused().is_some())
+            .filter(|it| it.packages.required.is_some() || it.refused().is_some())
             .collect();
     }
     decision
@@ -52,7 +56,7 @@ pub(super) fn decide_unlocked(
 ) -> Decision {
     let mut decision = crate::policy::decide(&tool.manifest, &tool.site, policies, machine);
     if let Handler::Script { language, .. } = tool.manifest.handler {
-        let version = decision.runtime.as_ref().map(|r| r.version.clone());
+        let version = decision.grants.runtime.as_ref().map(|r| r.version.clone());
         let guest = tool.site.is_guest();
         if let Some(found) = find_beside(
             &tool.site,
@@ -62,7 +66,7 @@ pub(super) fn decide_unlocked(
             true,
             snapshot,
         ) {
-            decision.judge_requirements(found, None, machine);
+            decision.add_requirements(found, None, machine);
         }
     }
     decision
@@ -109,6 +113,7 @@ pub(super) fn add(
     machine: &Machine,
 ) {
     let version = decision
+        .grants
         .runtime
         .as_ref()
         .map(|runtime| runtime.version.clone());
@@ -119,7 +124,7 @@ pub(super) fn add(
         .or_else(|| of_policy(decision, language, is_run));
     let Some(found) = found else { return };
     let by_hand = by_hand(decision, site, language);
-    decision.judge_requirements(found, by_hand, machine);
+    decision.add_requirements(found, by_hand, machine);
 }
 
 /// The packages that the policy gives to a script without such files, or to source text.
@@ -131,7 +136,8 @@ fn of_policy(
     let ecosystem = Ecosystem::for_language(language)?;
     if !is_run {
         let named = decision
-            .package_rules
+            .packages
+            .allowed
             .get(&ecosystem)
             .and_then(|allowed| allowed.as_ref().ok()?.lock_file.as_ref());
         let note = "warning: `lock_file` is for core:run-code and core:execute-*; this tool's lock \
@@ -140,13 +146,15 @@ fn of_policy(
         return None;
     }
     let path = decision
-        .package_rules
+        .packages
+        .allowed
         .get(&ecosystem)?
         .as_ref()
         .ok()?
         .lock_file
         .as_ref()?;
     let version = decision
+        .grants
         .runtime
         .as_ref()
         .map_or("", |runtime| runtime.version.as_str());
@@ -182,6 +190,7 @@ fn find_beside(
 /// the script.
 fn by_hand(decision: &Decision, site: &ToolPaths, language: Language) -> Option<&'static str> {
     let named = decision
+        .grants
         .runtime
         .as_ref()
         .is_some_and(|runtime| runtime.found != "PATH");

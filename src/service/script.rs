@@ -4,10 +4,10 @@
 
 use crate::base::json;
 use crate::executor::method::ScriptMethod;
+use crate::executor::process::grants;
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
 use crate::quantity;
-use crate::sandbox::grants;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -20,7 +20,7 @@ use crate::executor::{CallDeadline, Executor};
 use crate::manifest::{Handler, Language, Manifest, ToolPaths, arguments, environment};
 use crate::packages::FileStamps;
 use crate::quantity::{Limit, MIB};
-use crate::{base, fault, policy, quantity, registry, sandbox};
+use crate::{base, executor, fault, policy, quantity, registry, sandbox};
 use fault::{Fault, Kind};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -538,7 +538,7 @@ fn leave_out_folders(decision: &mut policy::Decision) {
     let lost: Vec<policy::Grant> = shape
         .grants
         .iter()
-        .filter(|grant| sandbox::grants::cannot_be_made(grant, shape))
+        .filter(|grant| executor::process::grants::cannot_be_made(grant, shape))
         .cloned()
         .collect();
     for grant in &lost {
@@ -602,7 +602,8 @@ async fn with_packages(
     deadline: &CallDeadline,
 ) -> Result<policy::Decision, Fault> {
     let long = decision
-        .package_rules
+        .packages
+        .allowed
         .values()
         .any(|allowed: &policy::Allowance| {
             allowed
@@ -635,7 +636,7 @@ async fn read_script(
     deadline: &CallDeadline,
 ) -> Result<Option<Arc<policy::Script>>, Fault> {
     match &decision.shape {
-        Ok(shape) if shape.script.is_some() && !decision.in_process => executor
+        Ok(shape) if shape.script.is_some() && !decision.identity.in_process => executor
             .read(shape, deadline)
             .await
             .map(|script| Some(Arc::new(script))),

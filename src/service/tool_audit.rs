@@ -22,7 +22,13 @@ pub fn tool(service: &Service, reference: &str) -> Result<Value, Fault> {
         &decisions.snapshot.written,
     );
     let mut report = policy::audit::json(&decision, &tool.manifest);
-    report["digests"]["script"] = json!(decision.script.as_deref().and_then(digest_of_script));
+    report["digests"]["script"] = json!(
+        decision
+            .identity
+            .script
+            .as_deref()
+            .and_then(digest_of_script)
+    );
     report[policy::audit::LAST_DENIALS] = match service.audit.last_denials(&tool, &decision) {
         Ok(last) => json!(last),
         Err(why) => json!({ "unreadable": why }),

@@ -9,7 +9,6 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
-use toolhost::sandbox::launcher::NAME as LAUNCHER;
 
 /// An MCP session with `serve --stdio`.
 pub struct Server {
@@ -182,7 +181,7 @@ impl Server {
 }
 
 fn holds(host: u32) -> (usize, usize) {
-    let launchers = processes_of(LAUNCHER)
+    let launchers = processes_of("toolhost-launcher")
         .into_iter()
         .filter(|(pid, _)| parent_of(*pid) == Some(host));
     (

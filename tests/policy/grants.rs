@@ -199,7 +199,11 @@ fn what_is_run_or_obeyed_is_never_written() {
     {
         let decision = writing(ask);
         assert_eq!(refused(&decision).0, Kind::SecurityError, "{ask}");
-        assert!(decision.grants.is_empty(), "{ask}: {:?}", decision.grants);
+        assert!(
+            decision.grants.files.is_empty(),
+            "{ask}: {:?}",
+            decision.grants.files
+        );
     }
     let data = "out/** .cache/** *.csv out/* result.json /srv/data/** /srv/other/data/** x.p? \
         helper.py lib* out/a.py";
@@ -208,8 +212,10 @@ fn what_is_run_or_obeyed_is_never_written() {
         assert!(decision.shape.is_ok(), "{ask}: {:?}", decision.shape);
     }
     let decision = writing("out/*.json");
-    let written =
-        policy::WritablePaths::of_tools([(decision.tool.as_str(), decision.grants.as_slice())]);
+    let written = policy::WritablePaths::of_tools([(
+        decision.identity.tool.as_str(),
+        decision.grants.files.as_slice(),
+    )]);
     assert!(
         written
             .by(Path::new("/t/user_scripts/demo/out/x.tool.json"))
@@ -444,7 +450,7 @@ fn a_decision_costs_what_its_manifest_is_long() {
         let tool = asking(Some(&texts(&read)), &texts(&write));
         let time = || {
             let began = std::time::Instant::now();
-            assert_eq!(decide(&tool, &policies).grants.len(), 2 * count);
+            assert_eq!(decide(&tool, &policies).grants.files.len(), 2 * count);
             began.elapsed()
         };
         (0..5).map(|_| time()).min().unwrap()

@@ -67,7 +67,7 @@ fn granted(decision: &Decision) -> Vec<String> {
             format!("{} in{ranges}", grant.pattern)
         }
     };
-    decision.hosts.iter().map(text).collect()
+    decision.grants.hosts.iter().map(text).collect()
 }
 
 type Texts = &'static [&'static str];
@@ -121,7 +121,7 @@ fn the_hosts_of_a_call_are_what_is_asked_and_allowed() {
         let narrowed = by("narrow", cap.clone());
         assert_eq!(granted(&narrowed), *left, "{asked} in {allowed:?}");
         let network = &shape(&narrowed).network;
-        assert_eq!(network.hosts(), narrowed.hosts, "{asked}");
+        assert_eq!(network.hosts(), narrowed.grants.hosts, "{asked}");
         let audit = policy::audit::json(&narrowed, &tool);
         assert_eq!(
             audit["network"],
@@ -610,7 +610,7 @@ proptest! {
             prop_assert_eq!(reached.contains(&format!("{point:?}")), within, "{:?}", point);
         }
         let asked: BTreeSet<u16> = asks(&asked).requested.hosts.iter().flat_map(HostPattern::ports).collect();
-        prop_assert!(decision.network().ports().iter().all(|port| asked.contains(port)));
+        prop_assert!(decision.grants.network().ports().iter().all(|port| asked.contains(port)));
     }
 
     #[test]

@@ -70,7 +70,7 @@ fn decided(policy: Policy, cap: Option<Policy>, wanted: PackageRequirements) -> 
         &under(vec![policy], cap),
         &machine,
     );
-    decision.judge_requirements(Ok(Some(wanted)), None, &machine);
+    decision.add_requirements(Ok(Some(wanted)), None, &machine);
     decision
 }
 
@@ -130,6 +130,7 @@ fn the_rules_of_a_call_are_what_policy_and_cap_allow() {
         match left {
             Ok((index, lock, builds, denied, age)) => {
                 let grant = decision
+                    .grants
                     .packages
                     .as_ref()
                     .unwrap_or_else(|| panic!("{table}: {:?}", decision.verdicts));
@@ -145,7 +146,7 @@ fn the_rules_of_a_call_are_what_policy_and_cap_allow() {
                 assert_eq!(got, (*index, *lock, *builds, *denied, *age), "{table}");
                 assert_eq!(
                     shape(&decision).packages,
-                    decision.packages,
+                    decision.grants.packages,
                     "what audit prints is what a call has"
                 );
                 assert!(row(&decision).allowed);
@@ -155,7 +156,7 @@ fn the_rules_of_a_call_are_what_policy_and_cap_allow() {
                 assert_eq!(row(&decision).narrower, Some(*narrower), "{table}");
                 let need = &decision.lacks[0].words;
                 let says = need.contains("[packages] python = {") || *narrower == Narrower::Machine;
-                assert!(says && decision.packages.is_none(), "{need}");
+                assert!(says && decision.grants.packages.is_none(), "{need}");
             }
         }
     }
@@ -175,9 +176,10 @@ fn a_script_that_a_builtin_tool_runs_has_the_narrower_of_both() {
             knowing(&["default"]),
         );
         let mut decision = run_by(&execute(), vec![tool("demo:one")], &policies, &machine);
-        decision.judge_requirements(Ok(Some(wanted(&[]))), None, &machine);
+        decision.add_requirements(Ok(Some(wanted(&[]))), None, &machine);
         assert_eq!(
             decision
+                .grants
                 .packages
                 .as_ref()
                 .map(|grant| grant.rules.lock_required),
@@ -323,7 +325,7 @@ fn what_is_denied_is_never_installed() {
             None,
             wanted(&[("other", "1")]),
         );
-        decision.packages.expect("granted").rules
+        decision.grants.packages.expect("granted").rules
     };
     for (deny, ecosystem, name, version, denied) in [
         (

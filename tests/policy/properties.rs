@@ -71,6 +71,7 @@ fn reach(decision: &Decision, access: Access) -> BTreeSet<PathBuf> {
     }
     let grants: Vec<_> = decision
         .grants
+        .files
         .iter()
         .filter(|grant| grant.access >= access)
         .collect();

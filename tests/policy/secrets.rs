@@ -76,7 +76,7 @@ pub fn granted(decision: &Decision) -> Vec<String> {
             if grant.header.is_some() { "+" } else { "" }
         )
     };
-    decision.secrets.iter().map(text).collect()
+    decision.grants.secrets.iter().map(text).collect()
 }
 
 type Texts = &'static [&'static str];
@@ -199,7 +199,7 @@ fn the_secrets_of_a_call_are_what_is_asked_and_listed() {
         };
         let (narrowed, rejecting) = (by("narrow"), by("reject"));
         assert_eq!(granted(&narrowed), left, "{asked:?} of {listed:?}");
-        assert_eq!(shape(&narrowed).secrets, narrowed.secrets);
+        assert_eq!(shape(&narrowed).secrets, narrowed.grants.secrets);
         let denied = narrowed.denied().next();
         assert_eq!(
             denied.and_then(|v| v.narrower),
@@ -207,7 +207,7 @@ fn the_secrets_of_a_call_are_what_is_asked_and_listed() {
             "{asked:?} of {listed:?}: {denied:?}"
         );
         let Some(verdict) = denied else {
-            assert_eq!(shape(&rejecting).secrets, narrowed.secrets);
+            assert_eq!(shape(&rejecting).secrets, narrowed.grants.secrets);
             continue;
         };
         let (kind, person) = refused(&rejecting);
@@ -534,7 +534,7 @@ fn a_script_run_by_core_uses_what_all_who_name_it_may() {
         let met = run(ours, theirs, asked);
         assert_eq!(
             (granted(&met).iter().eq(left), &shape(&met).secrets),
-            (true, &met.secrets),
+            (true, &met.grants.secrets),
             "{ours:?} {theirs:?}"
         );
     }

@@ -7,6 +7,7 @@ pub mod json;
 pub mod layer;
 pub mod mask;
 pub mod messages;
+pub mod names;
 pub mod netlink;
 pub mod place;
 pub mod problem;

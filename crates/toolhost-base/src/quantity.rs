@@ -2,6 +2,7 @@
 //! `policy::confine`.
 
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 pub const KIB: u64 = 1024;
 pub const MIB: u64 = 1024 * KIB;
@@ -158,5 +159,30 @@ impl Limit {
             Limit::SentBytes => ("sentBytes", "sent_bytes", 64 * MIB),
             Limit::ReceivedBytes => ("receivedBytes", "received_bytes", 256 * MIB),
         }
+    }
+}
+
+/// A value for each limit.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Limits(pub BTreeMap<Limit, u64>);
+
+impl Limits {
+    pub fn built_in() -> Limits {
+        Limits(
+            Limit::ALL
+                .into_iter()
+                .map(|l| (l, l.built_in_default()))
+                .collect(),
+        )
+    }
+    pub fn get(&self, limit: Limit) -> u64 {
+        self.0
+            .get(&limit)
+            .copied()
+            .unwrap_or_else(|| limit.built_in_default())
+    }
+    pub fn set(&mut self, limit: Limit, value: u64) {
+        self.0.insert(limit, value);
     }
 }

@@ -7,7 +7,7 @@ use crate::base::{files, suggest};
 use crate::fault::Kind;
 use crate::manifest::{Code, Handler, Language, Manifest, Problem, Severity, host};
 use crate::service::preflight::{self, Obstacle};
-use crate::{policy, registry, sandbox, service};
+use crate::{executor, policy, registry, service};
 use nix::fcntl::OFlag;
 use policy::{RequestKind, Verdict};
 use serde_json::Value;
@@ -108,7 +108,7 @@ fn asks(tool: &registry::Tool, decision: &policy::Decision) -> Vec<Problem> {
             .replace('\n', " ");
         let message = format!(
             "every call is refused by policy '{}': {why}",
-            decision.policy
+            decision.governing.policy
         );
         problems.push(Problem::new(Severity::Warning, Code::Security, "", message));
     }
@@ -147,7 +147,7 @@ fn no_folder(tool: &registry::Tool) -> Option<Problem> {
 
 /// A grant because of which every call is refused, given the files on disk now.
 fn files(tool: &registry::Tool, decision: &policy::Decision) -> Option<Problem> {
-    let (fault, grant) = sandbox::grants::foresee(decision.shape.as_deref().ok()?)?;
+    let (fault, grant) = executor::process::grants::foresee(decision.shape.as_deref().ok()?)?;
     let list = if grant.access == policy::Access::Write {
         WRITE
     } else {
@@ -200,6 +200,7 @@ fn written_code(decision: &policy::Decision) -> Option<Problem> {
 fn repositories(tool: &registry::Tool, decision: &policy::Decision) -> Vec<Problem> {
     let writes = decision
         .grants
+        .files
         .iter()
         .filter(|grant| grant.access == policy::Access::Write);
     writes.filter_map(|grant: &policy::Grant| {
@@ -303,7 +304,7 @@ fn no_module(text: &[u8]) -> Option<String> {
 
 /// TypeScript needs a Node that strips types.
 fn typescript(tool: &registry::Tool, decision: &policy::Decision) -> Option<Problem> {
-    let runtime = decision.runtime.as_ref()?;
+    let runtime = decision.grants.runtime.as_ref()?;
     let script = tool.site.script.as_deref()?;
     let is_typescript = Language::of_file_name(script.to_str()?) == [Language::Bun];
     let fails =
@@ -338,13 +339,13 @@ fn verdict_in_words(
     let asked = format!("{} {}: {reason}", verdict.what.name(), verdict.asked);
     match (verdict.never(), refused) {
         (false, _) => {
-            let id = decision.tool.split('@').next().unwrap_or_default();
+            let id = decision.identity.tool.split('@').next().unwrap_or_default();
             let fix = format!("`toolhost audit {id} --suggest-policy` prints what would grant it");
             (
                 Severity::Warning,
                 format!(
                     "every call is refused by policy '{}': {asked}; {fix}",
-                    decision.policy
+                    decision.governing.policy
                 ),
             )
         }

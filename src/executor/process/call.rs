@@ -1,7 +1,6 @@
 //! One call of a ready launcher. Writing its input, reading its output, dialling and waiting run
 //! concurrently.
 
-use super::launcher::{ACCEPTING, CallInput, Launcher, LauncherError, Pipes, lost};
 use super::relay::Relay;
 use crate::base::lock;
 use crate::egress::Traffic;
@@ -10,6 +9,7 @@ use crate::executor::{Artifact, Clock, ToolSender};
 use crate::policy::{Limits, Shape};
 use crate::quantity::{Limit, SAMPLE_MS};
 use crate::sandbox::protocol::{Exited, Killed, ToLauncher};
+use crate::sandbox::{ACCEPTING, CallInput, Launcher, LauncherError, Pipes, lost};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Mutex;
@@ -92,7 +92,7 @@ impl Ready {
 
     /// Publishes the staged files of a good answer.
     pub async fn publish(&self, staged: &[OwnedFd], shape: &Shape) -> Vec<Artifact> {
-        super::publish::all(&self.launcher.setup.stages, staged, shape).await
+        super::publish::all(&self.launcher.spec.stages, staged, shape).await
     }
 
     /// Runs one call to its end.

@@ -3,9 +3,10 @@
 //!
 //! The tool's own script is not run, nothing is published, and no path is tried outside the layers.
 
-use super::launcher::{CallInput, LauncherError, RoleNeeds};
+use super::grants;
 use super::pool::Launchers;
 use super::scripts::Scripts;
+use super::spec::RoleNeeds;
 use crate::executor::{Clock, Ending, Outcome, ToolSender};
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
@@ -13,7 +14,7 @@ use crate::policy::{
     Access, Area, Confinement, Grant, Limits, Opening, PerCall, Runtime, Shape, base_view,
 };
 use crate::quantity::{Limit, MIB};
-use crate::sandbox::{LayerState, grants, identity, probe};
+use crate::sandbox::{CallInput, LauncherError, LayerState, identity, probe};
 use probe::{PathProbe, ProbeResult, Probes};
 use serde::Serialize;
 use std::collections::BTreeMap;

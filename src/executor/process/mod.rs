@@ -2,18 +2,21 @@
 
 mod call;
 pub mod examine;
-mod launcher;
+pub mod grants;
+mod inspect;
 mod pool;
 mod publish;
 mod relay;
 mod scripts;
+mod spec;
+#[cfg(feature = "wasi")]
+pub mod worker;
 
-#[cfg(feature = "wasi")]
-pub(super) use call::Ready;
-#[cfg(feature = "wasi")]
-pub(super) use launcher::{ACCEPTING, CallInput, RoleNeeds};
-pub use launcher::{LauncherError, settle};
+pub use crate::sandbox::{LauncherError, settle};
 pub use pool::Launchers;
 #[cfg(feature = "wasi")]
 pub(super) use pool::resolve;
 pub use scripts::{Scripts, used};
+#[cfg(feature = "wasi")]
+pub(super) use spec::RoleNeeds;
+pub use spec::shape_lines;

@@ -2,9 +2,9 @@
 //! calls use several.
 
 use super::call::Ready;
-use super::launcher::{self, CallInput, Launcher, LauncherError, Process, RoleNeeds, set_up};
+use super::grants;
 use super::relay::{self, Relay};
-use crate::base::lock;
+use super::spec::{RoleNeeds, spec};
 use crate::base::semaphore::FairSemaphore;
 use crate::egress::protocol::Served;
 use crate::executor::Gauge;
@@ -12,13 +12,11 @@ use crate::executor::idle::IdlePool;
 use crate::fault::{Fault, Kind};
 use crate::policy::{Access, Area, Grant, Shape};
 use crate::quantity::Limit;
-use crate::sandbox::protocol::Setup;
-use crate::sandbox::{Problem, cgroup, grants, identity};
+use crate::sandbox::{self, CallInput, Launcher, LauncherError, Sandbox, Spec, cgroup};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, LazyLock, Mutex};
-use std::time::Duration;
+use std::sync::{Arc, LazyLock};
 
 /// Most idle launchers.
 const MAX_IDLE: usize = 32;
@@ -26,61 +24,20 @@ const MAX_IDLE: usize = 32;
 /// Makes and keeps launchers.
 #[derive(Debug)]
 pub struct Launchers {
-    /// This binary, opened when the host started.
-    own: OwnedFd,
-    pool: std::ops::Range<u32>,
-    groups: Option<cgroup::Cgroups>,
-    idle: Arc<IdlePool<(Setup, Option<Served>), Ready>>,
-    /// A process that was started ahead, in a host that makes one call.
-    ahead: Mutex<Option<(Process, identity::Lease)>>,
-    one_call: bool,
+    pub sandbox: Sandbox,
+    idle: Arc<IdlePool<(Spec, Option<Served>), Ready>>,
     /// `host:port` of the operator's proxy, by which the hosts of tools are reached.
     pub proxy: Option<String>,
-    /// How many calls this host runs at a time.
-    pub slots: usize,
 }
 
 impl Launchers {
-    pub fn new(own: OwnedFd, pool: std::ops::Range<u32>) -> Launchers {
+    /// `own`: this binary, open. `ids`: what tools run as where the host is real root.
+    pub fn new(own: OwnedFd, ids: std::ops::Range<u32>) -> Launchers {
         Launchers {
-            own,
-            pool,
-            groups: cgroup::Cgroups::find(),
+            sandbox: Sandbox::new(own, ids),
             idle: Arc::new(IdlePool::new(MAX_IDLE)),
-            ahead: Mutex::default(),
-            one_call: false,
             proxy: None,
-            slots: 1,
         }
-    }
-
-    /// Opens the running binary. `pool`: the ids that tools get where the host is real root.
-    pub fn of_this_binary(pool: std::ops::Range<u32>) -> std::io::Result<Launchers> {
-        Ok(Launchers::new(
-            std::fs::File::open("/proc/self/exe")?.into(),
-            pool,
-        ))
-    }
-
-    pub fn pool(&self) -> std::ops::Range<u32> {
-        self.pool.clone()
-    }
-
-    /// Whether calls are counted by a cgroup on this machine.
-    pub fn counted(&self) -> bool {
-        self.groups.is_some()
-    }
-
-    /// Starts a process ahead, for a host that makes one call, while the rest of the host is set
-    /// up. If that fails, the call starts one and reports the reason. `owner`: uid and gid that
-    /// granted files probably have.
-    pub fn begin(&mut self, owner: Option<(u32, u32)>) {
-        self.one_call = true;
-        let Ok(Some(lease)) = identity::lease(self.pool.clone()) else {
-            return;
-        };
-        let started = Process::start(&self.own, &lease, owner);
-        *lock(&self.ahead) = started.ok().map(|process| (process, lease));
     }
 
     /// A launcher for this shape as its grants are now: an idle one, or a new one. A layer that
@@ -97,7 +54,7 @@ impl Launchers {
         resolved: grants::ResolvedGrants,
         extra: &RoleNeeds,
     ) -> Result<Ready, LauncherError> {
-        if shape.require_cgroup && self.groups.is_none() {
+        if shape.require_cgroup && !self.sandbox.counted() {
             let message = "the policy requires exact accounting, which this machine cannot give";
             let person = "the policy requires `cgroup`, and no cgroup can be made here; `toolhost \
                 doctor` says why";
@@ -107,17 +64,16 @@ impl Launchers {
         }
         cgroup::remove_left();
         let before = resolved.before;
-        let setup = self.set_up(shape, resolved, extra);
-        let mut wanted = (setup, relay::served(shape)?);
-        while let Some(mut ready) = self.idle.take(|key| *key == wanted) {
+        let mut key = (spec(shape, resolved, extra), relay::served(shape)?);
+        while let Some(mut ready) = self.idle.take(|idle| *idle == key) {
             // A launcher that was killed meanwhile is skipped.
             if ready.waits() {
                 (ready.launcher.before, ready.launcher.was_idle) = (before, true);
                 return Ok(ready);
             }
         }
-        let served = wanted.1.take();
-        let starting = self.start(wanted.0, served.is_some());
+        let served = key.1.take();
+        let starting = self.start(key.0, served.is_some());
         let (mut launcher, relay) = match served {
             None => (starting.await?, None),
             Some(served) => {
@@ -139,48 +95,8 @@ impl Launchers {
         Ok(Ready { launcher, relay })
     }
 
-    fn set_up(&self, shape: &Shape, resolved: grants::ResolvedGrants, extra: &RoleNeeds) -> Setup {
-        set_up(
-            shape,
-            resolved,
-            extra,
-            self.groups.as_ref().map(cgroup::Cgroups::version),
-            self.slots as u64,
-        )
-    }
-
-    /// A new launcher for this set-up. `has_sockets`: the tool or relay in it holds sockets of a
-    /// networked call.
-    async fn start(&self, mut setup: Setup, has_sockets: bool) -> Result<Launcher, LauncherError> {
-        let ahead = lock(&self.ahead).take();
-        let (process, lease) = match ahead {
-            Some(begun) => begun,
-            None => {
-                let lease = self.lease().await?;
-                (Process::start(&self.own, &lease, None)?, lease)
-            }
-        };
-        setup.identity = lease.identity;
-        let memory = setup.limits.get(Limit::MemoryBytes);
-        let processes = setup.limits.get(Limit::Processes);
-        fn no_group(e: std::io::Error) -> LauncherError {
-            LauncherError::layer(Problem::from_layer("cgroup", "making a group")(e))
-        }
-        let group = self
-            .groups
-            .as_ref()
-            .map(|groups| groups.make(&setup.principal, memory, processes))
-            .transpose()
-            .map_err(no_group)?;
-        if let (Some(group), true) = (&group, has_sockets) {
-            group.charge_sockets(memory).map_err(no_group)?;
-        }
-        let last = self.one_call && !setup.lasting;
-        let mut launcher = Launcher::prepare(process, &self.own, setup, group).await?;
-        launcher.last = last;
-        // From here on the launcher and its keeper hold the id's lock.
-        drop(lease);
-        Ok(launcher)
+    async fn start(&self, spec: Spec, has_sockets: bool) -> Result<Launcher, LauncherError> {
+        self.sandbox.start(spec, has_sockets, || self.close()).await
     }
 
     /// The process of a relay for this shape, and the socket to it.
@@ -194,8 +110,8 @@ impl Launchers {
             principal: tool.principal.clone(),
             ..relay
         };
-        let setup = self.set_up(&bare, grants::ResolvedGrants::default(), &extra);
-        let process = self.start(setup, true).await?;
+        let spec = spec(&bare, grants::ResolvedGrants::default(), &extra);
+        let process = self.start(spec, true).await?;
         let (control, theirs) = relay::control()?;
         let brings = CallInput {
             fd3: Some(&theirs),
@@ -206,52 +122,14 @@ impl Launchers {
         Ok((process, control))
     }
 
-    /// An id for a new launcher; idle launchers give theirs back before the pool counts as
-    /// exhausted.
-    async fn lease(&self) -> Result<identity::Lease, Fault> {
-        fn failed(e: std::io::Error) -> Fault {
-            let what = "taking an id for the tool (root locks one below /run/toolhost)";
-            launcher::failure_of_host(what, &e).unwrap_or_else(|| {
-                let message =
-                    "the layer `identity` cannot be raised on this machine, so nothing was run";
-                Fault::new(Kind::CapabilityError, message).person(format!("{what}: {e}"))
-            })
-        }
-        if let Some(lease) = identity::lease(self.pool.clone()).map_err(failed)? {
-            return Ok(lease);
-        }
-        self.close();
-        let pool = self.pool.clone();
-        // This waits, so it does not run on the threads of other calls.
-        let waited = tokio::task::spawn_blocking(move || {
-            launcher::settle(Duration::from_secs(1));
-            identity::lease(pool)
-        });
-        let lease = waited
-            .await
-            .map_err(std::io::Error::other)
-            .and_then(|lease| lease)
-            .map_err(failed)?;
-        lease.ok_or_else(|| {
-            Fault::new(
-                Kind::InternalError,
-                "all ids for tools are in use; try again",
-            )
-            .retryable()
-        })
-    }
-
     /// Keeps a launcher for the next call of the same shape.
     pub fn put(&self, ready: Ready) {
         if ready.launcher.last {
             return;
         }
-        let setup = Setup {
-            identity: launcher::ANY_IDENTITY,
-            ..ready.launcher.setup.clone()
-        };
+        let spec = ready.launcher.spec.clone();
         let served = ready.relay.as_ref().map(|relay| relay.served.clone());
-        self.idle.put((setup, served), ready);
+        self.idle.put((spec, served), ready);
     }
 
     pub(super) fn gauges(&self) -> Vec<Gauge> {
@@ -263,7 +141,7 @@ impl Launchers {
             gauge(
                 "toolhost_launchers",
                 alive,
-                launcher::ALIVE.load(Ordering::Relaxed),
+                sandbox::ALIVE.load(Ordering::Relaxed),
             ),
             gauge(
                 "toolhost_launchers_idle",

@@ -5,7 +5,7 @@ use crate::base::files::{self, names_in, open_at};
 use crate::executor::Artifact;
 use crate::policy::{self, Shape};
 use crate::quantity::Limit;
-use crate::sandbox::{self, protocol::StagedFolder};
+use crate::sandbox::{self, StagedFolder};
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, renameat};
 use nix::sys::stat::{Mode, SFlag, fchmod, fstat, fstatat};

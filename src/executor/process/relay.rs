@@ -1,12 +1,13 @@
 //! The relay of a networked launcher: our own binary behind layers of its own. It gets no file,
 //! network or secret of another tool.
 
-use super::launcher::{Launcher, RoleNeeds};
+use super::spec::RoleNeeds;
 use crate::base::Counted;
 use crate::egress::{Dialler, Lease, protocol};
 use crate::fault::{Fault, Kind};
 use crate::policy::{self, Runtime, SecretGrant, Shape};
 use crate::quantity::{Limit, MIB};
+use crate::sandbox::Launcher;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use std::collections::BTreeMap;
 use std::io;

@@ -1,9 +1,9 @@
 //! The executor of Python, Node and Bun scripts.
 
 use super::call::Finished;
-use super::launcher::{self, CallInput, LauncherError, RoleNeeds};
 use super::pool::Launchers;
-use crate::base::{lock, messages, millis};
+use super::spec::{RoleNeeds, source_name};
+use crate::base::{lock, millis};
 use crate::egress::Traffic;
 use crate::executor::{
     Attempt, Call, CallDeadline, Clock, Context, Denials, Ending, Executor, Gauge, Outcome,
@@ -15,7 +15,7 @@ use crate::policy::{Built, Confinement, PerCall, Runtime, Shape};
 use crate::quantity::Limit;
 use crate::runtimes;
 use crate::sandbox::protocol::{Exited, Killed, Note, Source, ToLauncher};
-use crate::sandbox::{MAX_RECORDED_BYTES, limits};
+use crate::sandbox::{CallInput, LauncherError, limits, notes};
 use output::Output;
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
@@ -122,7 +122,7 @@ impl Scripts {
         let Confinement { shape, per_call } = confinement;
         let mut shape = Arc::clone(shape);
         let source = per_call.source.as_deref().map(|text| {
-            let name = launcher::source_name(shape.runtime.language, text);
+            let name = source_name(shape.runtime.language, text);
             let script = shape.folder.join(name);
             Arc::make_mut(&mut shape).script = Some(script);
             (Source::New(name.to_owned()), text.as_bytes())
@@ -432,14 +432,9 @@ pub struct RecordedCall {
 impl RecordedCall {
     /// Reads the output of a recorder. `lost`: the recorder ended before the call.
     pub fn read(found: OwnedFd, lost: bool) -> RecordedCall {
-        let bytes = messages::read_memory_file(found, 2 * MAX_RECORDED_BYTES).unwrap_or_default();
         let mut kept = RecordedCall::default();
         kept.missing.extend(lost.then(|| LOST.to_owned()));
-        // The last line of a recorder that was killed may be a part of one.
-        for note in bytes
-            .split(|byte| *byte == b'\n')
-            .filter_map(|line| serde_json::from_slice::<Note>(line).ok())
-        {
+        for note in notes(found) {
             match note {
                 Note::Attempt(attempt) => kept.attempts.push(attempt),
                 Note::Full => kept
@@ -505,9 +500,10 @@ mod tests {
     use crate::base::messages;
     use crate::executor::process::call::Ready;
     use crate::executor::process::examine;
-    use crate::executor::process::launcher::{Launcher, Process, nonblocking};
+    use crate::executor::process::grants;
+    use crate::executor::process::spec::spec;
     use crate::policy::Program;
-    use crate::sandbox::{grants, identity};
+    use crate::sandbox::{Launcher, Process, identity, nonblocking};
     use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
     use std::collections::BTreeMap;
     use std::os::fd::{AsFd, OwnedFd};
@@ -535,16 +531,14 @@ mod tests {
         let (ours, theirs) = pair.expect("a pair");
         nonblocking(&ours).expect("a socket");
         let control = tokio::net::UnixDatagram::from_std(ours.into()).expect("a socket");
-        let setup = launcher::set_up(
+        let spec = spec(
             &shape(),
             grants::ResolvedGrants::default(),
             &RoleNeeds::default(),
-            None,
-            1,
         );
         (
             Ready {
-                launcher: Launcher::new(Process::for_test(control), setup),
+                launcher: Launcher::new(Process::for_test(control), spec),
                 relay: None,
             },
             theirs,

@@ -120,12 +120,10 @@ impl Remote {
         events: &ToolSender,
     ) -> Result<Outcome, Fault> {
         let began = Instant::now();
-        let grant = call.service.ok_or_else(|| {
-            Fault::new(
-                Kind::InternalError,
-                "No policy grants the service of this tool.",
-            )
-        })?;
+        let message = "No policy grants the service of this tool.";
+        let grant = call
+            .service
+            .ok_or_else(|| Fault::new(Kind::InternalError, message))?;
         let room = call.output_bytes;
         let request = ToolServiceRequest {
             user: if grant.user {

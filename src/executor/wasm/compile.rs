@@ -5,19 +5,23 @@
 //! time.
 
 use super::frame::{self, FilePart, FrameLimits, Order, WorkerMessage, invalid};
-use super::session::{Child, Role};
+use super::role::Role;
 use super::{adapt, engine, guest, trusted_code};
 use crate::base::store::Writer;
-use crate::executor::process::Launchers;
+use crate::executor::process::grants::ResolvedGrants;
+use crate::executor::process::worker::{Request, Worker, WorkerError};
+use crate::executor::process::{Launchers, RoleNeeds};
 use crate::fault::{Fault, Kind};
 use crate::policy;
 use crate::quantity::{GIB, Limit, MIB};
-use crate::sandbox::grants::ResolvedGrants;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Write};
+use std::sync::Mutex;
 use std::time::Duration;
 use tokio::io::AsyncBufRead;
+use tokio::time::Instant;
 use wasmtime::component::Component;
 
 /// Largest module that is read: the largest interpreter measured has 105 MB.
@@ -171,10 +175,16 @@ pub async fn run(
     } = module;
     let allowed = CompileLimits::new(bytes, tool.limits.get(Limit::MemoryBytes));
     let shape = confinement(tool, &allowed);
-    // Any principal's call may wait for this module, so the host itself pays.
-    let given = (&shape, ResolvedGrants::default());
-    let child = Child::start(launchers, "", given, Role::Compile, file.into(), (0, 0));
-    let mut child = child.await.map_err(Failure::Failed)?;
+    let needs = RoleNeeds {
+        keeps_fd3: true,
+        role: Some(Role::Compile.name()),
+        // Any principal's call may wait for this module, so the host itself pays.
+        ..RoleNeeds::default()
+    };
+    let none = ResolvedGrants::default();
+    let mut worker = Worker::start(launchers, &shape, none, &needs, &file.into())
+        .await
+        .map_err(Failure::Failed)?;
     let entry_point = tool.entry_point.clone();
     let order = Order::Compile {
         module: FilePart { offset: 0, bytes },
@@ -185,10 +195,6 @@ pub async fn run(
         .saturating_mul(MAX_CODE_BYTES_PER_BYTE)
         .saturating_add(IMAGE_BYTES)
         .min(MAX_CODE_BYTES);
-    let talk = async {
-        child.send(&order, &[]).await?;
-        receive(&mut child.from, into, most).await
-    };
     fn over(most: u64, unit: &str, more: &str) -> Failure {
         let why = format!(
             "compiling the module takes more than {most} {unit}, the limit for its size{more}"
@@ -198,18 +204,29 @@ pub async fn run(
             too_much: true,
         })
     }
-    let failed = match tokio::time::timeout(allowed.cpu_time * WALL_TIME_FACTOR, talk).await {
-        Ok(Ok(done)) => return done,
-        Ok(Err(failed)) => failed,
-        Err(_) => {
+    let frame = frame::encode(&order, &[]).map_err(|e| no_answer(&e.to_string()))?;
+    let request = Request {
+        frame: &frame,
+        deadline: Instant::now() + allowed.cpu_time * WALL_TIME_FACTOR,
+        secrets: &BTreeMap::new(),
+        traffic: &Mutex::default(),
+        cpu_limit: u64::MAX,
+    };
+    let failed = match worker.call(request, |from| receive(from, into, most)).await {
+        Ok(done) => return done,
+        Err(WorkerError::TimedOut) => {
             let message = "this machine is too busy to compile the tool's module; try again later";
             return Err(Failure::Failed(
                 Fault::new(Kind::TimeoutError, message).retryable(),
             ));
         }
+        Err(failed) => failed,
     };
-    // The pipes closed because the child ended: the launcher knows why.
-    Err(match child.limit().await {
+    let limit = match failed {
+        WorkerError::Died(limit) => limit,
+        _ => worker.limit().await,
+    };
+    Err(match limit {
         Some(Limit::MemoryBytes) => {
             let more = if allowed.capped {
                 " (a higher memory_bytes in the tool's policy raises it)"
@@ -219,11 +236,13 @@ pub async fn run(
             over(allowed.memory / MIB, "MiB", more)
         }
         Some(Limit::CpuMs) => over(allowed.cpu_time.as_secs(), "s of CPU time", ""),
-        _ => {
-            let fault = Fault::new(Kind::InternalError, "the wasm compiler gave no answer");
-            Failure::Failed(fault.person(format!("wasm compiler: {failed}")))
-        }
+        _ => no_answer(&format!("{failed:?}")),
     })
+}
+
+fn no_answer(why: &str) -> Failure {
+    let fault = Fault::new(Kind::InternalError, "the wasm compiler gave no answer");
+    Failure::Failed(fault.person(format!("wasm compiler: {why}")))
 }
 
 /// Receives the child's answer. An error: the child stopped, or sent something else.

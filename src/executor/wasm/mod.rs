@@ -15,34 +15,37 @@ mod frame;
 mod guest;
 mod http;
 mod library;
+mod role;
 mod session;
 mod trusted_code;
 mod worker;
 
 pub use adapt::text_fault;
 pub use library::Cache;
-pub use session::Role;
+pub use role::Role;
 
 use super::idle::IdlePool;
 use super::output::{self, Log, Output, OutputReader};
+use super::process::grants::ResolvedGrants;
+use super::process::worker::WorkerError;
 use super::process::{self, Launchers};
 use super::{
     Call, CallDeadline, Clock, Context, Denials, Ending, Executor, Gauge, Outcome, Reading,
     Running, ToolSender,
 };
 use crate::base::lock;
-use crate::base::semaphore::FairSemaphore;
-use crate::egress::Traffic;
+use crate::base::semaphore::{FairSemaphore, Permit};
+use crate::base::store::Content;
 use crate::quantity::Limit;
-use crate::sandbox::grants::ResolvedGrants;
-use crate::{fault, policy};
+use crate::sandbox::Totals;
+use crate::{fault, policy, sandbox};
 use denials::WorkerDenials;
 use frame::{CallSummary, End};
 use futures_util::future::BoxFuture;
-use session::{CallSinks, Session, SessionError};
+use session::{CallSinks, Session};
 use std::future::Future;
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A longer wait for the compiler is announced.
@@ -60,7 +63,10 @@ impl Role {
     /// Enters the role; `main.rs` calls it before any thread is started.
     pub fn enter(self) -> ExitCode {
         let served = match self {
-            Role::Worker => worker::serve(),
+            Role::Worker => {
+                sandbox::ignore_sigxfsz();
+                worker::serve()
+            }
             Role::Compile => compile::serve(),
         };
         match served {
@@ -97,6 +103,33 @@ impl WorkerKey {
             module,
         }
     }
+}
+
+/// A call that has all it needs but a worker.
+struct PreparedCall<'a> {
+    context: &'a Context,
+    confinement: &'a policy::Confinement,
+    input: Vec<u8>,
+    clock: Clock,
+    code: Content,
+    key: WorkerKey,
+    /// The size of the folders that it may write live.
+    before: Totals,
+    _place: Permit,
+}
+
+impl PreparedCall<'_> {
+    /// Staged copies are made when a worker starts, so such a worker is for one call.
+    fn has_stages(&self) -> bool {
+        !self.key.grants.stages.is_empty()
+    }
+}
+
+/// A call that its worker served.
+struct Ran {
+    session: Session,
+    answered: Result<(CallSummary, Vec<u8>), WorkerError>,
+    started: Instant,
 }
 
 /// How many workers may be idle at least: each waits for its own principal.
@@ -163,7 +196,7 @@ impl Wasm {
         call: &Call,
         events: &ToolSender,
     ) -> Result<Outcome, fault::Fault> {
-        let Some(confinement @ policy::Confinement { shape, per_call }) = &call.confinement else {
+        let Some(confinement @ policy::Confinement { shape, .. }) = &call.confinement else {
             return Err(fault::Fault::new(
                 fault::Kind::InternalError,
                 "a wasm tool without a confinement",
@@ -173,25 +206,45 @@ impl Wasm {
             Ok(input) => input,
             Err(ending) => return Ok(outcome(ending)),
         };
+        let prepared = self.ready(context, confinement, input).await?;
+        let mut sinks = CallSinks {
+            log: Log::new(shape.limits.get(Limit::LogBytes), events),
+            out: OutputReader::new(shape.limits.get(Limit::OutputBytes), events),
+            denials: WorkerDenials::default(),
+            traffic: &context.traffic,
+            folder: &shape.folder,
+        };
+        let ran = self.serve(&prepared, events, &mut sinks).await?;
+        self.finish(prepared, ran, sinks).await
+    }
+
+    /// Compiles the module if that was not done before, waits for a place, and resolves the grants.
+    async fn ready<'a>(
+        &self,
+        context: &'a Context,
+        confinement: &'a policy::Confinement,
+        input: Vec<u8>,
+    ) -> Result<PreparedCall<'a>, fault::Fault> {
+        let policy::Confinement { shape, per_call } = confinement;
         let mut clock = Clock::new(context.deadline.began, per_call.timeout_ms);
         let found = self
             .library
             .module(per_call.script.as_deref(), per_call.source.as_deref())?;
         let compiling = self.library.prepare(&self.launchers, shape, found);
-        let prepared = match self.waits {
+        let module = match self.waits {
             None => {
                 clock
                     .prepare("the tool is still being compiled", compiling)
                     .await?
             }
             Some(tell) => {
-                let prepared = announce_wait(compiling, tell).await?;
+                let module = announce_wait(compiling, tell).await?;
                 clock = Clock::new(Instant::now(), per_call.timeout_ms);
-                prepared
+                module
             }
         };
         let place = async { Ok::<_, fault::Fault>(self.places.enter(&shape.tool).await) };
-        let _place = clock
+        let place = clock
             .prepare("all workers of this tool are busy with other calls", place)
             .await?;
         let resolving = process::resolve(shape, true);
@@ -200,33 +253,41 @@ impl Wasm {
             .await?;
         // Not part of the key: after a call wrote files, its worker can still be used.
         let before = std::mem::take(&mut grants.before);
-        let wanted = WorkerKey::new(context, shape, grants, prepared.key);
-        // Staged copies are made when a worker starts, so such a worker is for one call.
-        let staged = !wanted.grants.stages.is_empty();
-        let mut idle = self.idle.take(|kept| !staged && *kept == wanted);
-        let traffic = &*context.traffic;
-        let folder = &*shape.folder;
-        let log = Log::new(shape.limits.get(Limit::LogBytes), events);
-        let out = OutputReader::new(shape.limits.get(Limit::OutputBytes), events);
-        let mut sinks = CallSinks {
-            log,
-            out,
-            denials: WorkerDenials::default(),
-            traffic,
-            folder,
-        };
-        let (mut session, answered, started) = loop {
+        Ok(PreparedCall {
+            context,
+            confinement,
+            input,
+            clock,
+            code: module.code,
+            key: WorkerKey::new(context, shape, grants, module.key),
+            before,
+            _place: place,
+        })
+    }
+
+    /// Runs the call in an idle worker, or in a new one.
+    async fn serve(
+        &self,
+        call: &PreparedCall<'_>,
+        events: &ToolSender,
+        sinks: &mut CallSinks<'_, '_>,
+    ) -> Result<Ran, fault::Fault> {
+        let policy::Confinement { shape, per_call } = call.confinement;
+        let (clock, grants) = (call.clock, &call.key.grants);
+        let mut idle = self
+            .idle
+            .take(|idle| !call.has_stages() && *idle == call.key);
+        loop {
             let from_pool = idle.is_some();
             let mut session = match idle.take() {
                 Some(session) => session,
                 None => {
-                    let grants = wanted.grants.clone();
                     let opening = Session::open(
                         &self.launchers,
-                        &context.principal,
+                        &call.context.principal,
                         shape,
-                        grants,
-                        &prepared.code,
+                        grants.clone(),
+                        &call.code,
                     );
                     clock
                         .prepare("the worker of the tool is still being started", opening)
@@ -236,27 +297,42 @@ impl Wasm {
             events.opened(shape).await?;
             let started = Instant::now();
             let left = clock.left();
-            let live = (wanted.grants.mounts.as_slice(), before);
-            let calling = session.call(&input, per_call, left, &mut sinks);
-            match session::count_writes(live, (&shape.limits, left), calling).await? {
+            let calling = session.call(&call.input, per_call, left, sinks);
+            let counted =
+                session::count_writes(&grants.mounts, call.before, &shape.limits, left, calling);
+            match counted.await? {
                 // The worker died while idle, and the call never began: start a fresh worker.
-                Err(SessionError::NotStarted) if from_pool => {}
-                end => break (session, end, started),
+                Err(WorkerError::NotStarted) if from_pool => {}
+                answered => {
+                    return Ok(Ran {
+                        session,
+                        answered,
+                        started,
+                    });
+                }
             }
-        };
-        let is_reusable =
-            session.is_reusable && answered.as_ref().is_ok_and(|(answer, _)| answer.is_fit());
+        }
+    }
+
+    /// The outcome of a call; its worker is kept for another, or its staged files are published.
+    async fn finish(
+        &self,
+        call: PreparedCall<'_>,
+        ran: Ran,
+        sinks: CallSinks<'_, '_>,
+    ) -> Result<Outcome, fault::Fault> {
+        let Ran {
+            mut session,
+            answered,
+            started,
+        } = ran;
+        let shape = &call.confinement.shape;
+        let is_reusable = session.worker.is_reusable
+            && answered.as_ref().is_ok_and(|(answer, _)| answer.is_fit());
         let more = answered
             .as_ref()
             .map_or(0, |(answer, _)| answer.more_denied);
-        let limits = (per_call.timeout_ms, clock.reading(&context.deadline));
-        let mut outcome = conclude(
-            answered,
-            (sinks.out.finish(), sinks.log.finish()),
-            (shape, traffic),
-            limits,
-        )
-        .await?;
+        let mut outcome = conclude(answered, sinks.out.finish(), sinks.log.finish(), &call).await?;
         outcome.attempts = sinks.denials.attempts;
         outcome.denials = Denials {
             observed: sinks.denials.denials,
@@ -264,10 +340,12 @@ impl Wasm {
         };
         outcome.usage.wall_ms = crate::base::millis(started.elapsed());
         outcome.layers = session.layers.clone();
-        if !staged && is_reusable {
-            self.idle.put(wanted, session);
-        } else if staged && matches!(outcome.ending, Ending::Answered(_)) {
-            outcome.published(session.child.publish(shape).await?, &shape.limits);
+        if call.has_stages() {
+            if matches!(outcome.ending, Ending::Answered(_)) {
+                outcome.published(session.worker.end(shape).await?, &shape.limits);
+            }
+        } else if is_reusable {
+            self.idle.put(call.key, session);
         }
         Ok(outcome)
     }
@@ -306,11 +384,14 @@ impl Executor for Wasm {
 
 /// Turns a call's answer, or the lack of one, into an outcome or a fault.
 async fn conclude(
-    answered: Result<(CallSummary, Vec<u8>), SessionError>,
-    (printed, logs): (Output, Vec<String>),
-    (shape, traffic): (&policy::Shape, &Mutex<Traffic>),
-    (limit_ms, reading): (u64, CallDeadline),
+    answered: Result<(CallSummary, Vec<u8>), WorkerError>,
+    printed: Output,
+    logs: Vec<String>,
+    call: &PreparedCall<'_>,
 ) -> Result<Outcome, fault::Fault> {
+    let policy::Confinement { shape, per_call } = call.confinement;
+    let limit_ms = per_call.timeout_ms;
+    let reading = call.clock.reading(&call.context.deadline);
     let over = |limit| Ending::OverLimit {
         limit,
         allowed: shape.limits.get(limit),
@@ -324,25 +405,25 @@ async fn conclude(
     }
     let (answer, returned) = match answered {
         Ok(answered) => answered,
-        Err(SessionError::TimedOut) => {
+        Err(WorkerError::TimedOut) => {
             return Ok(Outcome {
                 logs,
                 ..outcome(Ending::TimedOut { limit_ms })
             });
         }
-        Err(SessionError::Died(Some(limit))) => {
+        Err(WorkerError::Died(Some(limit))) => {
             return Ok(Outcome {
                 logs,
                 ..outcome(over(limit))
             });
         }
-        Err(SessionError::Died(None)) => {
+        Err(WorkerError::Died(None)) => {
             return Err(fault("the wasm worker stopped without an answer"));
         }
-        Err(SessionError::NotStarted) => {
+        Err(WorkerError::NotStarted) => {
             return Err(fault("the wasm worker was gone before the call").retryable());
         }
-        Err(SessionError::InvalidMessage(e)) => {
+        Err(WorkerError::InvalidMessage(e)) => {
             return Err(
                 fault("the wasm worker sent an invalid answer").person(format!("wasm worker: {e}"))
             );
@@ -375,7 +456,7 @@ async fn conclude(
             return Err(fault("the wasm worker sent an invalid answer").person(why));
         }
     };
-    let (cpu_ms, exceeded) = process::used(&lock(traffic), answer.cpu_ms, shape);
+    let (cpu_ms, exceeded) = process::used(&lock(&call.context.traffic), answer.cpu_ms, shape);
     let ending = exceeded.map_or(ending, over);
     let complaint = if shape.stderr_is_error {
         output::ending_of_stderr(&logs)

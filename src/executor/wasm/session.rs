@@ -1,35 +1,33 @@
-//! The host's end of one worker or compiler. Its messages are parsed as hostile input.
+//! The host's end of one WASI worker. Its messages are parsed as hostile input.
 
 use super::denials::WorkerDenials;
 use super::frame::{
     self, CallSummary, End, FilePart, FrameLimits, Init, MAX_LOG_PIECE, Opening, Order,
     WorkerMessage, invalid,
 };
+use super::role::Role;
 use super::worker::LOOKUPS;
-use crate::base::lock;
 use crate::base::mask::Hidden;
 use crate::base::store::Content;
 use crate::egress::Traffic;
 use crate::executor::output::{Log, OutputReader};
-use crate::executor::process::{ACCEPTING, CallInput, Launchers, Ready, RoleNeeds};
-use crate::executor::{Artifact, LayerState, Layers};
+use crate::executor::process::grants::ResolvedGrants;
+use crate::executor::process::worker::{Request, Worker, WorkerError};
+use crate::executor::process::{Launchers, RoleNeeds};
+use crate::executor::{LayerState, Layers};
 use crate::fault::{Fault, Kind};
 use crate::policy::{self, Limits, Shape};
 use crate::quantity::{KIB, Limit, MIB, SAMPLE_MS};
-use crate::sandbox::grants::ResolvedGrants;
-use crate::sandbox::protocol::{Killed, Mount};
 use crate::sandbox::written::WriteWatch;
-use crate::sandbox::{Totals, limits, untaken_bytes};
+use crate::sandbox::{Mount, Totals, limits};
 use nix::errno::Errno;
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
-use tokio::io::{AsyncWriteExt, BufReader};
-use tokio::net::unix::pipe::{Receiver, Sender};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout};
 
 /// Longest start of a worker, with loading the compiled code.
 const START: Duration = Duration::from_secs(20);
@@ -45,136 +43,12 @@ const WORKER_MEMORY: u64 = 48 * MIB;
 /// The one that runs calls, the ticker, and one to spare.
 const WORKER_THREADS: u64 = 3;
 
-/// Longest wait for the end of a child, or for the launcher's report of it.
-const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(400);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// Runs calls. Reserves 70 GiB of address space (so no RLIMIT_AS). `memfd_create` must work or
-    /// fail with ENOSYS. It counts time and CPU of each call itself, so the layers set no limit over
-    /// its life; the host ends it when a call's time is over.
-    Worker,
-    /// Compiles one module. Needs as many threads as there are CPUs.
-    Compile,
-}
-
-impl Role {
-    pub fn name(self) -> &'static str {
-        match self {
-            Role::Worker => "wasm-worker",
-            Role::Compile => "wasm-compile",
-        }
-    }
-}
-
-/// Our own binary in a role of this module, behind the layers of a shape. Dropping this kills it.
-pub struct Child {
-    pub ready: Ready,
-    /// Its descriptors 0 and 1. (Its stderr is not read: a guest's log comes in frames.)
-    to: Option<Sender>,
-    pub from: BufReader<Receiver>,
-}
-
-impl Child {
-    /// `handed`: compiled code for a worker, a module for the compiler, open for reading. `own`:
-    /// memory and threads that the role needs beyond the limits of the shape.
-    pub async fn start(
-        launchers: &Launchers,
-        principal: &str,
-        (shape, grants): (&Shape, ResolvedGrants),
-        role: Role,
-        handed: OwnedFd,
-        own: (u64, u64),
-    ) -> Result<Child, Fault> {
-        let extra = RoleNeeds {
-            principal: principal.to_owned(),
-            memory: own.0,
-            processes: own.1,
-            own_source: false,
-            outlives_calls: role == Role::Worker,
-            keeps_fd3: true,
-            role: Some(role.name()),
-        };
-        let ready = launchers.ready_for(shape, grants, &extra).await?;
-        let brings = CallInput {
-            fd3: Some(&handed),
-            ..CallInput::default()
-        };
-        let pipes = ready
-            .launcher
-            .start(shape.limits.get(Limit::TimeoutMs), &brings)?;
-        Ok(Child {
-            ready,
-            to: Some(pipes.input),
-            from: BufReader::new(pipes.output),
-        })
-    }
-
-    pub async fn send(&mut self, order: &Order, payload: &[u8]) -> io::Result<()> {
-        let to = self.to.as_mut().ok_or(io::ErrorKind::NotConnected)?;
-        to.write_all(&frame::encode(order, payload)?).await
-    }
-
-    pub async fn receive(
-        &mut self,
-        most: FrameLimits,
-    ) -> io::Result<Option<(WorkerMessage, Vec<u8>)>> {
-        frame::read_async(&mut self.from, most).await
-    }
-
-    /// After its pipes closed: the limit that the child exceeded, as the launcher reports it.
-    pub async fn limit(&self) -> Option<Limit> {
-        let (exited, _) = tokio::time::timeout(SHUTDOWN_TIMEOUT, self.ready.launcher.wait())
-            .await
-            .ok()?
-            .ok()?;
-        match exited.killed? {
-            Killed::Memory => Some(Limit::MemoryBytes),
-            Killed::Cpu => Some(Limit::CpuMs),
-            Killed::Deadline | Killed::Requested | Killed::TooMany(..) | Killed::Written(_) => None,
-        }
-    }
-
-    /// Ends the worker after success, and publishes its staged files.
-    pub async fn publish(&mut self, shape: &Shape) -> Result<Vec<Artifact>, Fault> {
-        // A worker that may serve another call waits for its next order.
-        drop(self.to.take());
-        fn failed() -> Fault {
-            Fault::new(
-                Kind::InternalError,
-                "the worker did not end after its answer",
-            )
-        }
-        let ended = tokio::time::timeout(SHUTDOWN_TIMEOUT, self.ready.launcher.wait())
-            .await
-            .map_err(|_| failed())?;
-        let (_, staged) = ended.map_err(|_| failed())?;
-        Ok(self.ready.publish(&staged, shape).await)
-    }
-}
-
 /// A worker that is ready; dropping this kills it.
 pub struct Session {
-    pub child: Child,
-    calls: u64,
+    pub worker: Worker,
     most: FrameLimits,
     cpu_limit: u64,
     pub layers: Layers,
-    /// False once its network can no longer be used: this worker then serves no further call.
-    pub is_reusable: bool,
-}
-
-/// Why a call has no answer.
-#[derive(Debug)]
-pub enum SessionError {
-    /// The order could not be sent: the worker was gone before the call began.
-    NotStarted,
-    /// The time limit passed without a report from the worker.
-    TimedOut,
-    /// The worker ended or was killed: the exceeded limit, if known.
-    Died(Option<Limit>),
-    /// The worker sent something other than an answer.
-    InvalidMessage(io::Error),
 }
 
 /// Where the reports of a running call go.
@@ -208,17 +82,17 @@ impl Session {
         } else {
             LOOKUPS as u64
         };
-        let own = (memory, WORKER_THREADS + lookups);
-        let child = Child::start(
-            launchers,
-            principal,
-            (shape, grants),
-            Role::Worker,
-            handed,
-            own,
-        )
-        .await?;
-        let mut layers = child.ready.launcher.layers.to_vec();
+        let needs = RoleNeeds {
+            principal: principal.to_owned(),
+            memory,
+            processes: WORKER_THREADS + lookups,
+            outlives_calls: true,
+            keeps_fd3: true,
+            role: Some(Role::Worker.name()),
+            ..RoleNeeds::default()
+        };
+        let worker = Worker::start(launchers, shape, grants, &needs, &handed).await?;
+        let mut layers = worker.ready.launcher.layers.to_vec();
         layers.push(LayerState {
             name: "wasm".to_owned(),
             state: "active".to_owned(),
@@ -236,26 +110,20 @@ impl Session {
         };
         let cpu_limit = shape.limits.get(Limit::CpuMs);
         let mut session = Session {
-            child,
-            calls: 0,
+            worker,
             most,
             cpu_limit,
             layers: layers.into(),
-            is_reusable: true,
         };
         let code = FilePart {
             offset: code.offset,
             bytes: code.bytes,
         };
         let ready = async {
-            session
-                .child
-                .send(&Order::Init(init(shape, code)), &[])
-                .await?;
-            session
-                .child
-                .receive(FrameLimits { payload: 0, ..most })
-                .await
+            let order = frame::encode(&Order::Init(init(shape, code)), &[])?;
+            session.worker.send(&order).await?;
+            let most = FrameLimits { payload: 0, ..most };
+            frame::read_async(&mut session.worker.from, most).await
         };
         match timeout(START, ready).await {
             Ok(Ok(Some((WorkerMessage::Ready, _)))) => Ok(session),
@@ -269,7 +137,7 @@ impl Session {
                 &io::ErrorKind::InvalidData.into(),
             )),
             Ok(Ok(None)) => {
-                let limit = session.child.limit().await;
+                let limit = session.worker.limit().await;
                 let limit = limit.map_or_else(String::new, |limit| {
                     format!(" at its limit {}", limit.name())
                 });
@@ -293,58 +161,28 @@ impl Session {
         per_call: &policy::PerCall,
         limit: Duration,
         sinks: &mut CallSinks<'_, '_>,
-    ) -> Result<(CallSummary, Vec<u8>), SessionError> {
-        let traffic = sinks.traffic;
-        self.calls += 1;
-        if self.child.ready.begin(&per_call.secrets).is_err() {
-            return Err(SessionError::NotStarted);
-        }
-        let timeout_ms = crate::base::millis(limit);
+    ) -> Result<(CallSummary, Vec<u8>), WorkerError> {
+        let id = self.worker.calls + 1;
         let order = Order::Call {
-            id: self.calls,
-            timeout_ms,
+            id,
+            timeout_ms: crate::base::millis(limit),
             env: per_call.env.clone(),
         };
         let now = Instant::now();
         let deadline = now
             .checked_add(limit.saturating_add(GRACE))
             .unwrap_or(now + Duration::from_secs(7 * 24 * 3600));
-        match timeout_at(deadline, self.child.send(&order, input)).await {
-            Ok(Ok(())) => {}
-            Ok(Err(_)) => return Err(SessionError::NotStarted),
-            Err(_) => return Err(SessionError::TimedOut),
-        }
-        let Child { ready, from, to } = &mut self.child;
-        let answered = async {
-            tokio::select! {
-                // The worker still has not read the order, so it was stopped while it was idle.
-                () = is_stopped(to.as_ref()), if self.calls > 1 => Err(io::ErrorKind::NotConnected.into()),
-                answered = answer(from, self.calls, self.most, sinks) => answered,
-                () = ready.attend(traffic, self.cpu_limit) => Err(io::ErrorKind::QuotaExceeded.into()),
-            }
+        let request = Request {
+            frame: &frame::encode(&order, input).map_err(|_| WorkerError::NotStarted)?,
+            deadline,
+            secrets: &per_call.secrets,
+            traffic: sinks.traffic,
+            cpu_limit: self.cpu_limit,
         };
-        let answered = timeout_at(deadline, answered).await;
-        self.is_reusable &= self.child.ready.end(traffic).await;
-        if let Some(limit) = lock(traffic).over {
-            return Err(SessionError::Died(Some(limit)));
-        }
-        match answered {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(e)) if e.kind() == io::ErrorKind::NotConnected => Err(SessionError::NotStarted),
-            Ok(Err(e)) if e.kind() == io::ErrorKind::UnexpectedEof => {
-                Err(SessionError::Died(self.child.limit().await))
-            }
-            Ok(Err(e)) => Err(SessionError::InvalidMessage(e)),
-            Err(_) => Err(SessionError::TimedOut),
-        }
-    }
-}
-
-/// Returns if the worker did not read an order in time; else never.
-async fn is_stopped(to: Option<&Sender>) {
-    tokio::time::sleep(ACCEPTING).await;
-    if to.is_none_or(|to| untaken_bytes(to.as_fd(), nix::libc::FIONREAD) <= 0) {
-        std::future::pending().await
+        let most = self.most;
+        self.worker
+            .call(request, |from| answer(from, id, most, sinks))
+            .await
     }
 }
 
@@ -487,10 +325,12 @@ fn broken(what: &str, error: &io::Error) -> Fault {
 /// The host counts, since a worker serves several calls, which only the host tells apart. Where a
 /// file system does not answer, the call ends at its limit, `left`.
 pub async fn count_writes<T>(
-    (mounts, before): (&[Mount], Totals),
-    (limits, left): (&Limits, Duration),
-    call: impl Future<Output = Result<T, SessionError>>,
-) -> Result<Result<T, SessionError>, Fault> {
+    mounts: &[Mount],
+    before: Totals,
+    limits: &Limits,
+    left: Duration,
+    call: impl Future<Output = Result<T, WorkerError>>,
+) -> Result<Result<T, WorkerError>, Fault> {
     if !mounts.iter().any(WriteWatch::is_needed) {
         return Ok(call.await);
     }
@@ -518,7 +358,7 @@ pub async fn count_writes<T>(
             .await?;
             written = back;
             match (over, ended) {
-                (Some(limit), _) => return Ok(Err(SessionError::Died(Some(limit)))),
+                (Some(limit), _) => return Ok(Err(WorkerError::Died(Some(limit)))),
                 (None, Some(ended)) => return Ok(ended),
                 (None, None) => {}
             }
@@ -526,7 +366,7 @@ pub async fn count_writes<T>(
     };
     tokio::time::timeout(left.saturating_add(MAX_LAST_COUNT), counted)
         .await
-        .unwrap_or(Ok(Err(SessionError::TimedOut)))
+        .unwrap_or(Ok(Err(WorkerError::TimedOut)))
 }
 
 /// Asks a file system on a thread of its own, because it may not answer.

@@ -3,11 +3,11 @@
 //! A rule is an exact file or `dir/**`. Two rules are never joined into a wider one.
 
 use super::area::{Access, Area, Opening};
-use super::base_view::KERNEL;
 use super::grantable::Grantable;
 use crate::base::text;
 use crate::manifest::At;
 use crate::manifest::reader::Reader;
+use crate::sandbox::base_view::KERNEL;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 

@@ -2,7 +2,6 @@
 //! Nothing here decides about a tool.
 
 pub mod area;
-pub mod base_view;
 pub mod callbacks;
 pub mod callers;
 pub mod capability;

@@ -3,7 +3,6 @@
 
 use crate::base::text::printable;
 use crate::manifest::{Language, Manifest};
-use crate::policy::grammar::base_view;
 use crate::policy::grammar::files::Grant;
 use crate::policy::grammar::grantable::Grantable;
 use crate::policy::grammar::packages::PackageRequirements;
@@ -13,6 +12,7 @@ use crate::policy::verdicts::decision::Decision;
 use crate::policy::verdicts::packages::Allowance;
 use crate::policy::verdicts::shape::Runtime;
 use crate::quantity::Limit;
+use crate::sandbox::base_view;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
@@ -42,16 +42,17 @@ pub const LAST_DENIALS: &str = "lastDenials";
 pub const KEPT_PACKAGES: &str = "keptPackages";
 
 fn not_defended(decision: &Decision) -> impl Iterator<Item = &'static str> {
-    let answered = decision.service.as_ref().map(|_| ANSWERED);
+    let answered = decision.grants.service.as_ref().map(|_| ANSWERED);
     NOT_DEFENDED
         .into_iter()
-        .chain(decision.added().next().map(|_| RETURNED))
+        .chain(decision.grants.added().next().map(|_| RETURNED))
         .chain(answered)
 }
 
 fn devices(decision: &Decision) -> Vec<&'static str> {
     // A WASI module maps no device: the memory of its worker is counted in another way.
     let module = decision
+        .grants
         .runtime
         .as_ref()
         .is_some_and(|runtime| runtime.language == Language::Wasm);
@@ -66,28 +67,33 @@ fn devices(decision: &Decision) -> Vec<&'static str> {
 
 /// What a call may touch, a line each, for the person who is asked about it.
 pub fn touches(decision: &Decision) -> Vec<String> {
-    let files = decision.grants.iter().map(Grant::text);
+    let files = decision.grants.files.iter().map(Grant::text);
     let hosts = decision
+        .grants
         .hosts
         .iter()
         .map(|grant| format!("reach {}", grant.text()));
     let secrets = decision
+        .grants
         .secrets
         .iter()
         .map(|grant| format!("use {}", Secret::new(grant).text()));
     let variables = decision
-        .env
+        .grants
+        .variables
         .iter()
         .map(|(name, value)| format!("variable {name}={}", value.shown()));
     let asks = decision
         .may_ask()
         .then(|| "ask the person at the client".to_owned());
     let packages = decision
+        .grants
         .packages
         .iter()
         .map(|grant| format!("have packages: {}", grant.text()));
     let more = variables.chain(asks).chain(packages);
     let service = decision
+        .grants
         .service
         .iter()
         .map(|grant| format!("call {}", grant.text()));
@@ -97,7 +103,7 @@ pub fn touches(decision: &Decision) -> Vec<String> {
         .chain(more)
         .chain(service)
         .map(|line| printable(&line));
-    let inside = (decision.in_process && decision.service.is_none())
+    let inside = (decision.identity.in_process && decision.grants.service.is_none())
         .then(|| "it runs inside toolhost, without layers of its own".to_owned());
     all.chain(inside).collect()
 }
@@ -108,41 +114,41 @@ pub fn json(decision: &Decision, manifest: &Manifest) -> Value {
         |f| json!({ "type": f.kind, "message": f.message, "origin": f.origin, "person": f.person }),
     );
     json!({
-        "tool": decision.tool,
-        "policy": decision.policy,
-        "policyFile": decision.policy_file.to_string_lossy(),
-        "mode": if decision.narrow { "narrow" } else { "reject" },
-        "inProcess": decision.in_process,
-        "startsScripts": decision.starts_scripts,
-        "script": decision.script.as_ref().map(|s| s.to_string_lossy()),
-        "folder": decision.folder.to_string_lossy(),
-        "runtime": decision.runtime.as_ref().map(runtime_json),
+        "tool": decision.identity.tool,
+        "policy": decision.governing.policy,
+        "policyFile": decision.governing.file.to_string_lossy(),
+        "mode": if decision.governing.narrow { "narrow" } else { "reject" },
+        "inProcess": decision.identity.in_process,
+        "startsScripts": decision.identity.starts_scripts,
+        "script": decision.identity.script.as_ref().map(|s| s.to_string_lossy()),
+        "folder": decision.identity.folder.to_string_lossy(),
+        "runtime": decision.grants.runtime.as_ref().map(runtime_json),
         "system": base_view::SYSTEM_FOLDERS.iter().chain(&base_view::SYSTEM_ETC).collect::<Vec<_>>(),
         "everywhere": {
             "madeUp": base_view::MADE_ETC, "devices": devices(decision), "proc": base_view::PROC,
             "scratch": base_view::SCRATCH, "empty": base_view::EMPTY_FOLDERS, "toolhost": base_view::OWN_FOLDER,
         },
-        "network": decision.network(),
-        "callers": decision.callers,
-        "secrets": decision.secrets.iter().map(secret_json).collect::<Vec<_>>(),
+        "network": decision.grants.network(),
+        "callers": decision.conditions.callers,
+        "secrets": decision.grants.secrets.iter().map(secret_json).collect::<Vec<_>>(),
         "packages": packages(decision),
-        "service": decision.service,
-        "highRisks": decision.high_risks().map(|(host, why)| json!({ "host": host, "why": why })).collect::<Vec<_>>(),
+        "service": decision.grants.service,
+        "highRisks": decision.grants.high_risks().map(|(host, why)| json!({ "host": host, "why": why })).collect::<Vec<_>>(),
         "asks": decision.verdicts,
-        "grants": decision.grants.iter().map(grant_json).collect::<Vec<_>>(),
+        "grants": decision.grants.files.iter().map(grant_json).collect::<Vec<_>>(),
         "limits": decision.limits,
-        "requireCgroup": decision.require_cgroup,
-        "observe": decision.observe,
-        "confirm": decision.confirm,
-        "stderrIsError": decision.stderr_is_error,
-        "textOutput": decision.text_output,
-        "labels": { "permissions": decision.labels, "enforced": false },
+        "requireCgroup": decision.conditions.require_cgroup,
+        "observe": decision.conditions.observe,
+        "confirm": decision.conditions.confirm,
+        "stderrIsError": decision.conditions.stderr_is_error,
+        "textOutput": decision.conditions.text_output,
+        "labels": { "permissions": decision.identity.labels, "enforced": false },
         "notes": decision.notes.all,
         "refused": refused,
         "manifest": manifest.raw,
         "digests": {
             "manifest": manifest.digest,
-            "policy": decision.digest,
+            "policy": decision.governing.digest,
             "confinement": decision.shape.as_ref().ok().map(|shape| shape.digest()),
         },
         "notDefended": not_defended(decision).collect::<Vec<_>>(),
@@ -183,20 +189,22 @@ fn held<'a>(
 }
 
 fn packages(decision: &Decision) -> Value {
-    let wanted = decision.wanted.as_deref();
+    let wanted = decision.packages.required.as_deref();
     let allowed = |(ecosystem, allowance): (&Ecosystem, &Allowance)| {
         let allowed = allowance.as_ref().ok()?;
         let mut rules = json!(allowed.rules);
         // The member is absent if no policy names a lock.
         if let Some(lock) = &allowed.lock_file {
             rules["lockFile"] = json!(lock);
-            let language = |run: &Decision| Ecosystem::for_language(run.runtime.as_ref()?.language);
+            let language =
+                |run: &Decision| Ecosystem::for_language(run.grants.runtime.as_ref()?.language);
             for run in decision
+                .packages
                 .runs
                 .iter()
                 .filter(|run| language(run) == Some(*ecosystem))
             {
-                rules["holds"] = json!(held(run.wanted.as_deref().into_iter()));
+                rules["holds"] = json!(held(run.packages.required.as_deref().into_iter()));
                 rules["refused"] = json!(
                     run.refused()
                         .map(|fault| fault.person.as_ref().unwrap_or(&fault.message))
@@ -206,12 +214,12 @@ fn packages(decision: &Decision) -> Value {
         Some((ecosystem.name().to_owned(), rules))
     };
     json!({
-        "granted": decision.packages,
+        "granted": decision.grants.packages,
         "asked": wanted.map(|wanted| wanted.ecosystem),
         "locked": wanted.is_some_and(|wanted| wanted.locked),
         "sources": wanted.map(|wanted| &wanted.sources),
         "requires": wanted.map(|wanted| &wanted.requires),
         "holds": held(wanted.into_iter()),
-        "allowed": decision.package_rules.iter().filter_map(allowed).collect::<Map<_, _>>(),
+        "allowed": decision.packages.allowed.iter().filter_map(allowed).collect::<Map<_, _>>(),
     })
 }

@@ -33,18 +33,23 @@ pub fn policy(manifest: &Manifest, site: &ToolPaths, decision: &Decision, root: 
         packages(decision, &why),
     ];
     let body = body.concat();
-    let file = printable(&decision.policy_file.to_string_lossy());
-    if let Some(policy) = decision.passed_over.iter().find(|policy| policy.exact) {
+    let file = printable(&decision.governing.file.to_string_lossy());
+    if let Some(policy) = decision
+        .governing
+        .passed_over
+        .iter()
+        .find(|policy| policy.exact)
+    {
         let words = printable(&policy.words);
         out.push_str(&format!(
             "# {words}.\n# A second policy that names its exact id would not load, so none is \
             suggested.\n"
         ));
-    } else if decision.exact && !lacks {
+    } else if decision.governing.exact && !lacks {
         out.push_str(&format!(
             "# {file} governs {id} and grants all that it requests, so no policy is suggested.\n"
         ));
-    } else if body.is_empty() && !decision.unnamed {
+    } else if body.is_empty() && !decision.governing.unnamed {
         // A policy without a rule would only take away what the tool has now.
         out.push_str(&format!(
             "# There is nothing that a policy could give {id}, so none is suggested.\n"
@@ -63,22 +68,23 @@ fn head(manifest: &Manifest, site: &ToolPaths, decision: &Decision, root: &Path)
         .chars()
         .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
         .collect();
-    let file = printable(&decision.policy_file.to_string_lossy());
+    let file = printable(&decision.governing.file.to_string_lossy());
     let mut out = format!(
         "# What {id} asks for and a policy can give. Read each line, and delete what it should not \
         have.\n"
     );
-    if decision.exact && !file.is_empty() {
+    if decision.governing.exact && !file.is_empty() {
         out.push_str(&format!(
             "# {file} governs {id} and names it by its exact id. A second policy that does so \
              would not load beside it:\n# write what is missing into that file.\n"
         ));
     } else {
         let own_file = decision
-            .policy_file
+            .governing
+            .file
             .file_name()
             .and_then(|file| file.to_str());
-        while decision.policy == name || own_file == Some(&format!("{name}{SUFFIX}")) {
+        while decision.governing.policy == name || own_file == Some(&format!("{name}{SUFFIX}")) {
             name.push_str("-own");
         }
         out.push_str(&format!(
@@ -157,7 +163,7 @@ fn files(site: &ToolPaths, decision: &Decision, why: &str) -> String {
         for area in wanted.filter_map(|verdict| verdict.area.as_ref()) {
             let own = area
                 .path()
-                .strip_prefix(&decision.folder)
+                .strip_prefix(&decision.identity.folder)
                 .ok()
                 .filter(|_| !is_shared(site, area));
             let path = own.map_or(area.path().to_path_buf(), |below| {
@@ -293,14 +299,16 @@ fn packages(decision: &Decision, why: &str) -> String {
         .denied()
         .any(|verdict| verdict.what == RequestKind::Package);
     let Some(wanted) = decision
-        .wanted
+        .packages
+        .required
         .as_deref()
-        .filter(|_| denied || decision.packages.is_some())
+        .filter(|_| denied || decision.grants.packages.is_some())
     else {
         return String::new();
     };
     let index = quote(
         decision
+            .grants
             .packages
             .as_ref()
             .map_or("default", |grant| &grant.rules.index),
@@ -338,7 +346,7 @@ fn refusals(id: &str, decision: &Decision) -> String {
     let never = of(Narrower::BuiltIn, decision);
     let lacking = of(Narrower::Machine, decision);
     if !never.is_empty() {
-        let all = if decision.narrow {
+        let all = if decision.governing.narrow {
             ""
         } else {
             ", so every call is refused until the manifest asks for less"

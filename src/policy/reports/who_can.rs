@@ -9,7 +9,6 @@ use crate::base::text::printable;
 use crate::fault::{Fault, Kind};
 use crate::manifest::host::{self, Host, HostPattern};
 use crate::policy::grammar::area::{self, Access, Area};
-use crate::policy::grammar::base_view::{SYSTEM_ETC, SYSTEM_FOLDERS};
 use crate::policy::grammar::callers::CallerGrant;
 use crate::policy::grammar::capability;
 use crate::policy::grammar::files::{Grant, SCRIPT_FOLDER};
@@ -19,6 +18,7 @@ use crate::policy::grammar::places::PlacedArea;
 use crate::policy::grammar::secrets::Secret;
 use crate::policy::grammar::versions::{self, Ecosystem};
 use crate::policy::verdicts::decision::Decision;
+use crate::sandbox::base_view::{SYSTEM_ETC, SYSTEM_FOLDERS};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -122,126 +122,135 @@ fn is_unavailable(fault: &Fault) -> bool {
 /// The answers for one tool: how much of what was asked about it has, by which grant and rule, and
 /// why.
 fn about(decision: &Decision, question: &Question, bases: &[PathBuf]) -> Vec<ToolAccess> {
-    let here = if decision.refused().is_some() {
-        ", but it is unavailable here now"
-    } else {
-        ""
-    };
-    let answer = |how: &str, grant: String, rule: &str, why: &str| {
-        let tool = decision.tool.clone();
-        let how = format!("{how}{here}");
-        let rule = rule.to_owned();
-        let why = why.to_owned();
-        ToolAccess {
-            tool,
-            how,
-            grant,
-            rule,
-            why,
-        }
-    };
-    match question {
-        Question::Read(path) | Question::Write(path) => {
-            let write = matches!(question, Question::Write(_));
-            let mounts = Mounts::current();
-            let grants = decision
-                .grants
-                .iter()
-                .filter(|grant| grant.access == Access::Write || !write);
-            let granted = grants.filter_map(|grant| {
-                Some(answer(
-                    holds(grant, path, bases, &mounts)?,
-                    grant.area.text(),
-                    &grant.rule,
-                    &grant.why,
-                ))
-            });
-            let mut answers: Vec<ToolAccess> = granted.collect();
-            if !write {
-                let script = decision.script.as_deref().filter(|_| answers.is_empty());
-                let always = readable_by_default(decision, path, script).into_iter();
-                answers.extend(always.map(|(root, how, why)| {
-                    answer(how, root.display().to_string(), "built-in", why)
-                }));
-            }
-            answers
-        }
+    let grants = &decision.grants;
+    let mut answers = match question {
+        Question::Read(path) => readers(decision, path, bases),
+        Question::Write(path) => by_files(decision, Access::Write, path, bases),
         Question::Reach(host) => {
-            let reaching = decision
-                .hosts
-                .iter()
-                .filter_map(|grant| Some((grant, reaches(grant, host)?)));
+            let reaching = grants.hosts.iter();
             reaching
-                .map(|(grant, how)| answer(how, grant.text(), &grant.rule, &grant.why))
-                .collect()
-        }
-        Question::Secret(name) => {
-            let usable = decision.secrets.iter().filter(|grant| grant.name == *name);
-            usable
-                .map(|it| {
-                    answer(
-                        if it.header.is_some() {
-                            "without having it"
-                        } else {
-                            "and has it"
-                        },
-                        Secret::new(it).text(),
-                        &it.rule,
-                        &it.why,
-                    )
+                .filter_map(|grant| {
+                    let how = reaches(grant, host)?;
+                    Some(ToolAccess::new(how, grant.text(), &grant.rule, &grant.why))
                 })
                 .collect()
         }
-        Question::Call(id)
-            if decision.tool.split('@').next() == Some(id) || decision.tool == *id =>
-        {
-            let condition = if decision.confirm.is_empty() {
-                ""
-            } else {
-                "; a person agrees to each call"
-            };
-            let callers = decision
-                .callers
-                .clone()
-                .unwrap_or_else(|| vec![CallerGrant::anybody()]);
-            callers
-                .iter()
-                .map(|it| answer(&it.name, it.text() + condition, &it.rule, &it.why))
+        Question::Secret(name) => {
+            let usable = grants.secrets.iter().filter(|grant| grant.name == *name);
+            usable
+                .map(|it| {
+                    let how = match it.header {
+                        Some(_) => "without having it",
+                        None => "and has it",
+                    };
+                    ToolAccess::new(how, Secret::new(it).text(), &it.rule, &it.why)
+                })
                 .collect()
         }
-        Question::Call(_) => Vec::new(),
+        Question::Call(id) => callers(decision, id),
         Question::Service(id) => {
-            let grant = decision.service.iter().filter(|grant| grant.service == *id);
+            let grant = grants.service.iter().filter(|grant| grant.service == *id);
             grant
                 .map(|grant| {
-                    answer(
-                        if grant.user {
-                            "and sends the caller's name"
-                        } else {
-                            "without the caller's name"
-                        },
-                        grant.text(),
-                        &grant.rule,
-                        &grant.why,
-                    )
+                    let how = if grant.user {
+                        "and sends the caller's name"
+                    } else {
+                        "without the caller's name"
+                    };
+                    ToolAccess::new(how, grant.text(), &grant.rule, &grant.why)
                 })
                 .collect()
         }
         Question::Package(name, version) => {
-            let all = std::iter::once(decision).chain(&decision.runs);
-            let grants =
-                all.filter_map(|it| it.packages.as_ref().zip(has(it, name, version.as_deref())));
-            grants
-                .map(|(grant, how)| answer(&how, grant.text(), &grant.rule, &grant.rules.why))
-                .collect()
+            let all = std::iter::once(decision).chain(&decision.packages.runs);
+            all.filter_map(|it| {
+                let grant = it.grants.packages.as_ref()?;
+                let how = has(it, name, version.as_deref())?;
+                let why = &grant.rules.why;
+                Some(ToolAccess::new(&how, grant.text(), &grant.rule, why))
+            })
+            .collect()
+        }
+    };
+    for answer in &mut answers {
+        answer.tool = decision.identity.tool.clone();
+        if decision.refused().is_some() {
+            answer.how.push_str(", but it is unavailable here now");
+        }
+    }
+    answers
+}
+
+impl ToolAccess {
+    /// Of a tool that is named later.
+    fn new(how: &str, grant: String, rule: &str, why: &str) -> ToolAccess {
+        ToolAccess {
+            tool: String::new(),
+            how: how.to_owned(),
+            grant,
+            rule: rule.to_owned(),
+            why: why.to_owned(),
         }
     }
 }
 
+fn readers(decision: &Decision, path: &Path, bases: &[PathBuf]) -> Vec<ToolAccess> {
+    let mut answers = by_files(decision, Access::Read, path, bases);
+    let script = decision.identity.script.as_deref();
+    let script = script.filter(|_| answers.is_empty());
+    let always = readable_by_default(decision, path, script).into_iter();
+    answers.extend(
+        always.map(|(root, how, why)| {
+            ToolAccess::new(how, root.display().to_string(), "built-in", why)
+        }),
+    );
+    answers
+}
+
+fn by_files(
+    decision: &Decision,
+    access: Access,
+    path: &Path,
+    bases: &[PathBuf],
+) -> Vec<ToolAccess> {
+    let mounts = Mounts::current();
+    let grants = decision.grants.files.iter();
+    grants
+        .filter(|grant| grant.access >= access)
+        .filter_map(|grant| {
+            let how = holds(grant, path, bases, &mounts)?;
+            Some(ToolAccess::new(
+                how,
+                grant.area.text(),
+                &grant.rule,
+                &grant.why,
+            ))
+        })
+        .collect()
+}
+
+fn callers(decision: &Decision, id: &str) -> Vec<ToolAccess> {
+    let tool = &decision.identity.tool;
+    if tool.split('@').next() != Some(id) && tool != id {
+        return Vec::new();
+    }
+    let condition = if decision.conditions.confirm.is_empty() {
+        ""
+    } else {
+        "; a person agrees to each call"
+    };
+    let callers = decision.conditions.callers.clone();
+    callers
+        .unwrap_or_else(|| vec![CallerGrant::anybody()])
+        .iter()
+        .map(|it| ToolAccess::new(&it.name, it.text() + condition, &it.rule, &it.why))
+        .collect()
+}
+
 /// How a tool has a package. `None`: it does not have it.
 fn has(decision: &Decision, name: &str, version: Option<&str>) -> Option<String> {
-    let grant = decision.packages.as_ref()?;
-    let wanted = decision.wanted.as_deref()?;
+    let grant = decision.grants.packages.as_ref()?;
+    let wanted = decision.packages.required.as_deref()?;
     let ecosystem = grant.ecosystem;
     let name = versions::name(ecosystem, name)?;
     let fits = |held: &str| match version {
@@ -322,7 +331,11 @@ fn readable_by_default<'d>(
     script: Option<&'d Path>,
 ) -> Vec<(&'d Path, &'static str, &'static str)> {
     let script = script.into_iter().map(|script| (script, "its own script"));
-    let roots = decision.runtime.iter().flat_map(|runtime| &runtime.roots);
+    let roots = decision
+        .grants
+        .runtime
+        .iter()
+        .flat_map(|runtime| &runtime.roots);
     let roots = roots.map(|root| (root.as_path(), "a file of its interpreter"));
     let system = SYSTEM_FOLDERS
         .iter()

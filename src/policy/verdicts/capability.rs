@@ -1,13 +1,14 @@
 //! Capabilities: who must agree to each word that a manifest requires, and the variables of a tool.
 
-use super::ceiling::{Ceiling, granted};
-use super::machine::{Machine, Need};
+use super::ceiling::Ceilings;
+use super::machine::Machine;
 use super::shape::Variable;
-use super::verdict::{Narrower, RequestKind, Verdict};
+use super::verdict::{Answers, Narrower, Need, Refusal, RequestKind, Verdict};
 use crate::base::layer::Layer;
 use crate::base::text::printable;
 use crate::manifest::{Handler, Language, Manifest, environment};
-use crate::policy::grammar::capability::{CapabilityKind, kind, unknown};
+use crate::policy::grammar::capability::{Capability, CapabilityKind, kind, unknown};
+use crate::policy::grammar::file::Policy;
 use std::collections::BTreeMap;
 
 /// Needs that the manifest alone shows: features that are not built yet, and unknown capabilities.
@@ -48,120 +49,115 @@ fn missing(machine: &Machine, manifest: &Manifest, word: &str) -> Option<&'stati
     }
 }
 
-/// Judges all capabilities that are not secrets. Returns what this machine lacks for them.
-pub fn judge(
+/// Answers all capabilities that are not secrets.
+pub fn answer(
     manifest: &Manifest,
-    ceilings: &[Ceiling<'_>],
+    ceilings: &Ceilings<'_>,
     machine: &Machine,
-    verdicts: &mut Vec<Verdict>,
-) -> Vec<Need> {
-    let mut lacks = Vec::new();
+    answers: &mut Answers,
+) {
     for (index, word) in manifest.requested.capabilities.iter().enumerate() {
         let kind = kind(word);
         if let CapabilityKind::Secret(_) = kind {
             continue;
         }
-        let granted = granted(ceilings, "[capabilities] grant", word, |policy| {
+        let granted = ceilings.granted("[capabilities] grant", word, |policy| {
             policy.capabilities.iter().find(|entry| entry.name == *word)
         });
         // What policy says comes before what this shell lacks.
-        let missing = missing(machine, manifest, word);
-        let missing =
-            missing.filter(|_| granted.is_ok() || !matches!(kind, CapabilityKind::Env(_)));
-        verdicts.push(match (missing, kind, granted) {
-            (Some(reason), ..) => {
-                // An unknown word is a manifest's mistake, no lack of this host: the registry
-                // reports it.
-                if kind != CapabilityKind::Unknown {
-                    let pointer = format!("/securityContext/requiredCapabilities/{index}");
-                    lacks.push(Need::new(
-                        pointer,
-                        format!("the capability '{}': {reason}", printable(word)),
-                    ));
-                }
-                Verdict::denied(
-                    RequestKind::Capability,
-                    word,
-                    Narrower::Machine,
-                    reason,
-                    &[],
-                )
-            }
-            (None, CapabilityKind::Free, ..) => {
-                Verdict::met(RequestKind::Capability, word, word, &[Layer::Seccomp]).because(
-                    "built-in: free",
-                    "every tool may start processes inside its own layers and limits",
-                    "built-in",
-                )
-            }
-            (None, CapabilityKind::Declared, ..) => {
-                let why = "`capabilities` declares it; it opens no file, device or host";
-                let met = Verdict::met(RequestKind::Capability, word, word, &[]);
-                met.because("this host's configuration", why, "configuration")
-            }
-            (None, _, Ok((entry, origin))) => {
-                let (effective, layers): (_, &[Layer]) = match kind {
-                    CapabilityKind::Env(name) => (
-                        format!("{name}, with the host's own text (never shown)"),
-                        &[Layer::Environment],
-                    ),
-                    CapabilityKind::Ask => ("a form at the client that called it".to_owned(), &[]),
-                    _ => (word.clone(), &[Layer::Environment]),
-                };
-                let rule = format!("{}: {}", origin.name, entry.name);
-                let place = origin.place(entry.at);
-                Verdict::met(RequestKind::Capability, word, effective, layers)
-                    .because(rule, &entry.why, place)
-            }
-            (None, _, Err((narrower, reason))) => {
-                Verdict::denied(RequestKind::Capability, word, narrower, reason, &[])
-            }
+        let missing = missing(machine, manifest, word)
+            .filter(|_| granted.is_ok() || !matches!(kind, CapabilityKind::Env(_)));
+        // An unknown word is a manifest's mistake, no lack of this host: the registry reports it.
+        if let Some(reason) = missing
+            && kind != CapabilityKind::Unknown
+        {
+            let pointer = format!("/securityContext/requiredCapabilities/{index}");
+            let words = format!("the capability '{}': {reason}", printable(word));
+            answers.lacks.push(Need::new(pointer, words));
+        }
+        let granted = match missing {
+            Some(reason) => Err(Refusal {
+                narrower: Narrower::Machine,
+                reason: reason.to_owned(),
+            }),
+            None if matches!(kind, CapabilityKind::Free | CapabilityKind::Declared) => Ok(None),
+            None => granted.map(Some),
+        };
+        answers.verdicts.push(match granted {
+            Ok(entry) => met(word, kind, entry, ceilings.policy),
+            Err(refusal) => refusal.verdict(RequestKind::Capability, word, &[]),
         });
     }
-    lacks
+}
+
+/// The verdict on a word that is granted, by this entry of the policy if it needs one.
+fn met(
+    word: &str,
+    kind: CapabilityKind<'_>,
+    entry: Option<&Capability>,
+    policy: &Policy,
+) -> Verdict {
+    let layer = match kind {
+        CapabilityKind::Free => Some(Layer::Seccomp),
+        CapabilityKind::Env(_) => Some(Layer::Environment),
+        _ => None,
+    };
+    let effective = match kind {
+        CapabilityKind::Env(name) => format!("{name}, with the host's own text (never shown)"),
+        CapabilityKind::Ask => "a form at the client that called it".to_owned(),
+        _ => word.to_owned(),
+    };
+    let verdict = Verdict::met(RequestKind::Capability, word, effective, layer.as_slice());
+    match (entry, kind) {
+        (Some(entry), _) => {
+            let rule = format!("{}: {}", policy.name, entry.name);
+            verdict.because(rule, &entry.why, policy.place(entry.at))
+        }
+        (None, CapabilityKind::Free) => verdict.because(
+            "built-in: free",
+            "every tool may start processes inside its own layers and limits",
+            "built-in",
+        ),
+        (None, _) => verdict.because(
+            "this host's configuration",
+            "`capabilities` declares it; it opens no file, device or host",
+            "configuration",
+        ),
+    }
 }
 
 /// Literals, and variables of the host that were granted as capabilities. Names that steer the
 /// loader or an interpreter are refused, as they were at load.
-pub fn env(
+pub fn variables_of(
     manifest: &Manifest,
     machine: &Machine,
-    verdicts: &mut Vec<Verdict>,
+    answers: &mut Answers,
 ) -> BTreeMap<String, Variable> {
-    let mut kept = BTreeMap::new();
+    let layers = [Layer::Environment];
+    let mut variables = BTreeMap::new();
     for (name, value) in &manifest.execution.env {
         if let Some(reason) = environment::refusal_reason(name, value) {
-            verdicts.push(Verdict::denied(
-                RequestKind::Env,
-                name,
-                Narrower::BuiltIn,
-                reason,
-                &[Layer::Environment],
-            ));
-        } else {
-            let verdict = Verdict::met(
-                RequestKind::Env,
-                name,
-                format!("{name}={value}"),
-                &[Layer::Environment],
-            );
-            verdicts.push(verdict.because(
-                "built-in: env literals",
-                "a text the manifest carries itself",
-                "built-in",
-            ));
-            kept.insert(name.clone(), Variable::Literal(value.clone()));
+            let narrower = Narrower::BuiltIn;
+            let verdict = Verdict::denied(RequestKind::Env, name, narrower, reason, &layers);
+            answers.verdicts.push(verdict);
+            continue;
         }
+        let verdict = Verdict::met(RequestKind::Env, name, format!("{name}={value}"), &layers);
+        answers.verdicts.push(verdict.because(
+            "built-in: env literals",
+            "a text the manifest carries itself",
+            "built-in",
+        ));
+        variables.insert(name.clone(), Variable::Literal(value.clone()));
     }
-    for verdict in verdicts
-        .iter()
-        .filter(|v| v.what == RequestKind::Capability && v.allowed)
-    {
-        if let CapabilityKind::Env(name) = kind(&verdict.asked)
+    for verdict in &answers.verdicts {
+        if verdict.what == RequestKind::Capability
+            && verdict.allowed
+            && let CapabilityKind::Env(name) = kind(&verdict.asked)
             && let Some(value) = machine.environment.get(name)
         {
-            kept.insert(name.to_owned(), value.clone());
+            variables.insert(name.to_owned(), value.clone());
         }
     }
-    kept
+    variables
 }

@@ -1,10 +1,11 @@
 //! The decision about one tool: every request with its answer, and the shape that enforces exactly
 //! those answers.
 
-use super::machine::{Machine, Need};
-use super::packages::{self, Allowance};
+use super::faults;
+use super::machine::Machine;
+use super::packages::{self, Allowance, PackageRefusal};
 use super::shape::{Runtime, Shape, Variable};
-use super::verdict::{Confirm, LimitVerdict, Narrower, Notes, RequestKind, Verdict};
+use super::verdict::{Confirm, LimitVerdict, Narrower, Need, Notes, RequestKind, Verdict};
 use crate::base::text::{self, printable};
 use crate::fault::{Fault, Kind};
 use crate::policy::grammar::callers::CallerGrant;
@@ -25,60 +26,118 @@ use std::sync::Arc;
 /// Everything decided about one tool on this machine.
 #[derive(Clone, Debug)]
 pub struct Decision {
+    pub identity: Identity,
+    pub governing: Governing,
+    pub grants: Grants,
+    pub packages: PackageDecision,
+    pub limits: Vec<LimitVerdict>,
+    pub conditions: Conditions,
+    pub verdicts: Vec<Verdict>,
+    pub notes: Notes,
+    pub lacks: Vec<Need>,
+    /// What this machine lacks for the scripts that the tool is asked to run. A call looks at the
+    /// script's path first.
+    pub lacks_below: Vec<Need>,
+    pub shape: Result<Arc<Shape>, Fault>,
+}
+
+/// Which tool it is, and what runs for it.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// `id@version`
     pub tool: String,
+    pub script: Option<PathBuf>,
+    pub folder: PathBuf,
+    /// `metadata.permissions`: words of the author, which nothing enforces.
+    pub labels: Vec<String>,
+    /// Runs inside the host: a service method or an extension. It has no shape of its own.
+    pub in_process: bool,
+    /// Runs inside the host and starts scripts, which this decision bounds.
+    pub starts_scripts: bool,
+}
+
+/// The policy that governs the tool.
+#[derive(Clone, Debug)]
+pub struct Governing {
     pub policy: String,
     /// That policy's file; empty for the built-in default.
-    pub policy_file: PathBuf,
+    pub file: PathBuf,
     /// The policy names the tool by its exact id. A second policy that does so would not load.
     pub exact: bool,
     /// Denied requests are dropped and refuse no call: by the policy's `mode`, or because a builtin
     /// tool runs scripts.
     pub narrow: bool,
-    pub verdicts: Vec<Verdict>,
-    pub limits: Vec<LimitVerdict>,
-    /// The files that a call gets, also where the shape is refused for another reason.
-    pub grants: Vec<Grant>,
-    pub hosts: Vec<HostGrant>,
-    pub secrets: Vec<SecretGrant>,
-    pub service: Option<ServiceGrant>,
-    /// The packages that a call gets, likewise. `None`: none are required, or none are granted.
-    pub packages: Option<PackageGrant>,
-    /// The packages that the script's files require, granted or not.
-    pub wanted: Option<Arc<PackageRequirements>>,
-    /// What is decided about source text that a builtin tool runs, where a policy names the lock of
-    /// its packages.
-    pub runs: Vec<Decision>,
-    /// The packages that the tool's policies would allow, required or not.
-    pub package_rules: BTreeMap<Ecosystem, Allowance>,
-    pub runtime: Option<Runtime>,
-    pub script: Option<PathBuf>,
-    pub folder: PathBuf,
-    pub notes: Notes,
     pub passed_over: Vec<PassedOver>,
     /// The tool runs source text, so a policy must name it by its exact id, but none does.
     pub unnamed: bool,
-    /// `metadata.permissions`: words of the author, which nothing enforces.
-    pub labels: Vec<String>,
-    pub lacks: Vec<Need>,
-    /// What this machine lacks for the scripts that the tool is asked to run. A call looks at the
-    /// script's path first.
-    pub lacks_below: Vec<Need>,
+    /// Of all policies that bound the tool.
+    pub digest: String,
+}
+
+/// What a call gets, also where the shape is refused for another reason.
+#[derive(Clone, Debug)]
+pub struct Grants {
+    pub files: Vec<Grant>,
+    pub hosts: Vec<HostGrant>,
+    pub secrets: Vec<SecretGrant>,
+    pub service: Option<ServiceGrant>,
+    /// `None`: no packages are required, or none are granted.
+    pub packages: Option<PackageGrant>,
+    pub runtime: Option<Runtime>,
+    /// Literals of the manifest, and the host's own that were granted.
+    pub variables: BTreeMap<String, Variable>,
+}
+
+/// What is decided about packages, whether or not they are granted.
+#[derive(Clone, Debug, Default)]
+pub struct PackageDecision {
+    /// What the tool's policies would allow, required or not.
+    pub allowed: BTreeMap<Ecosystem, Allowance>,
+    /// What the script's files require.
+    pub required: Option<Arc<PackageRequirements>>,
+    /// What is decided about source text that a builtin tool runs, where a policy names the lock of
+    /// its packages.
+    pub runs: Vec<Decision>,
+}
+
+/// What holds for every call of the tool.
+#[derive(Clone, Debug)]
+pub struct Conditions {
     /// Who may call it; `None`: whoever this host serves.
     pub callers: Option<Vec<CallerGrant>>,
-    pub require_cgroup: bool,
-    pub observe: bool,
     /// Not empty: a person agrees to each call before anything of it runs.
     pub confirm: Vec<Confirm>,
+    pub require_cgroup: bool,
+    pub observe: bool,
     pub stderr_is_error: bool,
     pub text_output: bool,
-    /// Runs inside the host: a service method or an extension. It has no shape of its own.
-    pub in_process: bool,
-    /// Runs inside the host and starts scripts, which this decision bounds.
-    pub starts_scripts: bool,
-    pub shape: Result<Arc<Shape>, Fault>,
-    /// Its variables: literals of the manifest, and the host's own that were granted.
-    pub env: BTreeMap<String, Variable>,
-    pub digest: String,
+}
+
+impl Grants {
+    pub fn network(&self) -> Network {
+        if self.hosts.is_empty() {
+            Network::None
+        } else {
+            Network::Hosts(self.hosts.clone())
+        }
+    }
+
+    /// The risks of the hosts that a call may reach: pattern and sentence.
+    pub fn high_risks(&self) -> impl Iterator<Item = (String, String)> {
+        self.hosts.iter().flat_map(|grant: &HostGrant| {
+            let pattern = grant.pattern.to_string();
+            risks(&grant.pattern, &grant.ranges)
+                .into_iter()
+                .map(move |risk| (pattern.clone(), risk))
+        })
+    }
+
+    /// The secrets that the relay adds to requests, each with its host.
+    pub fn added(&self) -> impl Iterator<Item = (&SecretGrant, &str)> {
+        self.secrets
+            .iter()
+            .filter_map(|grant| Some((grant, grant.header.as_ref()?.host.as_str())))
+    }
 }
 
 impl Decision {
@@ -106,31 +165,6 @@ impl Decision {
         })
     }
 
-    pub fn network(&self) -> Network {
-        if self.hosts.is_empty() {
-            Network::None
-        } else {
-            Network::Hosts(self.hosts.clone())
-        }
-    }
-
-    /// The risks of the hosts that a call may reach: pattern and sentence.
-    pub fn high_risks(&self) -> impl Iterator<Item = (String, String)> {
-        self.hosts.iter().flat_map(|grant: &HostGrant| {
-            let pattern = grant.pattern.to_string();
-            risks(&grant.pattern, &grant.ranges)
-                .into_iter()
-                .map(move |risk| (pattern.clone(), risk))
-        })
-    }
-
-    /// The secrets that the relay adds to requests, each with its host.
-    pub fn added(&self) -> impl Iterator<Item = (&SecretGrant, &str)> {
-        self.secrets
-            .iter()
-            .filter_map(|grant| Some((grant, grant.header.as_ref()?.host.as_str())))
-    }
-
     /// The verdict on a request of this kind whose area holds the path.
     pub fn verdict_for(&self, what: RequestKind, path: &Path) -> Option<&Verdict> {
         self.verdicts.iter().find(|v: &&Verdict| {
@@ -144,41 +178,40 @@ impl Decision {
         self.shape
             .as_ref()
             .err()
-            .filter(|fault| !(self.in_process && fault.kind == Kind::InternalError))
+            .filter(|fault| !(self.identity.in_process && fault.kind == Kind::InternalError))
     }
 
     pub fn denied(&self) -> impl Iterator<Item = &Verdict> {
         self.verdicts.iter().filter(|v| !v.allowed)
     }
 
-    /// Judges the packages that the script's files require: they go into the shape, or every call
-    /// is refused. `by_hand`: says where somebody installed the packages already. They then need no
+    /// Adds the packages that the script's files require: they go into the shape, or every call is
+    /// refused. `by_hand`: says where somebody installed the packages already. They then need no
     /// policy.
-    pub fn judge_requirements(
+    pub fn add_requirements(
         &mut self,
         requirements: Result<Option<PackageRequirements>, FileProblem>,
         by_hand: Option<&str>,
         machine: &Machine,
     ) {
-        let by_hand = by_hand.filter(|_| {
-            self.package_rules
-                .values()
-                .all(|allowance: &Allowance| matches!(allowance, Err((Narrower::Policy, _))))
-        });
+        let mut allowances = self.packages.allowed.values();
+        let is_policy_silent = allowances.all(
+            |allowance| matches!(allowance, Err(refusal) if refusal.narrower == Narrower::Policy),
+        );
+        let by_hand = by_hand.filter(|_| is_policy_silent);
         let files = match &requirements {
             Ok(None) => return,
-            Ok(Some(wanted)) => names(&wanted.sources),
+            Ok(Some(required)) => names(&required.sources),
             Err(problem) => name(&problem.path),
         };
-        match (requirements, by_hand) {
-            (_, Some(how)) => self
-                .notes
-                .all
-                .push(format!("{files}: nothing is installed; {how}")),
-            (Ok(wanted), None) => wanted
-                .into_iter()
-                .for_each(|wanted| self.judge_packages(wanted, machine)),
-            (Err(problem), None) => self.refuse_unreadable(&problem),
+        if let Some(how) = by_hand {
+            let note = format!("{files}: nothing is installed; {how}");
+            return self.notes.all.push(note);
+        }
+        match requirements {
+            Ok(None) => {}
+            Ok(Some(required)) => self.add_packages(required, machine),
+            Err(problem) => self.refuse_unreadable(&problem),
         }
     }
 
@@ -190,7 +223,8 @@ impl Decision {
             String::new()
         };
         let name = name(path);
-        let words = printable(&format!("{name}{line}: {}", problem.message));
+        let message = printable(&problem.message);
+        let words = format!("{name}{line}: {message}");
         self.verdicts.push(Verdict::denied(
             RequestKind::Package,
             &name,
@@ -198,55 +232,39 @@ impl Decision {
             &*words,
             &[],
         ));
+        let place = format!("{}{line}: {message}", text::path(path));
         let message = "this tool's packages cannot be read, so it was not started";
-        let place = format!(
-            "{}{line}: {}",
-            text::path(path),
-            printable(&problem.message)
-        );
-        self.stop(
-            Fault::new(Kind::DependencyError, message)
-                .details(words)
-                .person(place),
-        );
+        let fault = Fault::new(Kind::DependencyError, message);
+        self.stop(fault.details(words).person(place));
     }
 
-    fn judge_packages(&mut self, wanted: PackageRequirements, machine: &Machine) {
-        self.notes.all.extend(packages::unpinned(&wanted));
-        let (verdict, answer) = packages::judge(
-            &wanted,
-            self.package_rules.get(&wanted.ecosystem),
-            &machine.indexes,
-        );
-        let place = verdict.place.clone();
-        let tool = printable(&self.tool);
-        self.verdicts.push(verdict);
-        self.wanted = Some(Arc::new(wanted));
-        match answer {
+    fn add_packages(&mut self, required: PackageRequirements, machine: &Machine) {
+        self.notes.all.extend(packages::unpinned(&required));
+        let allowance = self.packages.allowed.get(&required.ecosystem);
+        let answer = packages::grant_of(&required, allowance, &machine.indexes);
+        let tool = printable(&self.identity.tool);
+        match answer.grant {
             Ok(grant) => {
                 if let Ok(shape) = &mut self.shape {
                     Arc::make_mut(shape).packages = Some(grant.clone());
                 }
-                self.packages = Some(grant);
+                self.grants.packages = Some(grant);
             }
-            Err(packages::PackageRefusal::Denied(refused)) => {
+            Err(PackageRefusal::Denied(refused)) => {
                 let message = "this tool requires packages that this host never installs";
+                let place = &answer.verdict.place;
                 let person = printable(&format!("{tool}: {} ({place})", refused.join("; ")));
-                self.stop(
-                    Fault::new(Kind::DependencyError, message)
-                        .details(refused.join("\n"))
-                        .person(person),
-                );
+                let fault = Fault::new(Kind::DependencyError, message);
+                self.stop(fault.details(refused.join("\n")).person(person));
             }
-            Err(packages::PackageRefusal::Lacks(words)) => {
-                let fault = Fault::new(
-                    Kind::CapabilityError,
-                    format!("this tool cannot run here: it needs {words}"),
-                );
-                self.stop(fault.person(format!("{tool} is unavailable: it needs {words}")));
+            Err(PackageRefusal::Lacks(words)) => {
+                let person = format!("{tool} is unavailable: it needs {words}");
+                self.stop(faults::lacking(&words).person(person));
                 self.lacks.push(Need::new("", words));
             }
         }
+        self.verdicts.push(answer.verdict);
+        self.packages.required = Some(Arc::new(required));
     }
 
     /// Refuses every call with this fault, unless another fault does already.

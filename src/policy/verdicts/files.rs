@@ -1,11 +1,12 @@
 //! Files: the paths that a manifest requests ∩ the rules of the policy ∩ those of the cap, exactly.
 
-use super::ceiling::{Ceiling, narrowed};
-use super::verdict::{Narrower, RequestKind, Verdict};
+use super::ceiling::{Ceiling, Ceilings};
+use super::hard_denials::HardDenials;
+use super::verdict::{Answers, Narrower, Refusal, RequestKind, Verdict};
 use super::writable;
 use crate::base::layer::Layer;
 use crate::base::text;
-use crate::manifest::{Pattern, PatternShape, ToolPaths};
+use crate::manifest::{Manifest, Pattern, PatternShape, ToolPaths};
 use crate::policy::grammar::area::{self, Access, Area};
 use crate::policy::grammar::file::Policy;
 use crate::policy::grammar::files::{Grant, Rule};
@@ -18,13 +19,6 @@ use std::path::PathBuf;
 const SCRATCH: &str = "/tmp";
 const LAYERS: [Layer; 2] = [Layer::View, Layer::Landlock];
 
-pub struct Judge<'a> {
-    pub site: &'a ToolPaths,
-    pub ceilings: &'a [Ceiling<'a>],
-    /// Why no policy can grant an area.
-    pub denial: &'a dyn Fn(Access, &Area) -> Option<String>,
-}
-
 /// Whether the area belongs to other tools, too: the tool is a guest, or the area holds a whole
 /// script base folder. Only a rule with an absolute path opens it, not a relative one ("its own
 /// folder").
@@ -35,97 +29,116 @@ pub fn is_shared(site: &ToolPaths, area: &Area) -> bool {
             && matches!(area, Area::Tree(tree) if base.starts_with(tree)))
 }
 
-impl Judge<'_> {
-    pub fn files(
-        &self,
-        read: Option<&[Pattern]>,
-        write: &[Pattern],
-        verdicts: &mut Vec<Verdict>,
-    ) -> Vec<Grant> {
-        let mut answers = match read {
-            Some(patterns) => patterns
-                .iter()
-                .map(|pattern| self.pattern(Access::Read, pattern))
-                .collect(),
+/// What decides about the files that a tool requests.
+pub struct FileRequests<'a> {
+    pub site: &'a ToolPaths,
+    pub ceilings: &'a Ceilings<'a>,
+    pub denials: &'a HardDenials<'a>,
+}
+
+/// The answer to one request.
+struct FileAnswer {
+    verdict: Verdict,
+    grants: Vec<Grant>,
+}
+
+/// A part of a request that is granted, and by which rule of the policy.
+#[derive(Clone)]
+struct Part<'a> {
+    area: Area,
+    rule: Option<&'a Rule>,
+}
+
+impl FileRequests<'_> {
+    pub fn grants_of(&self, manifest: &Manifest, answers: &mut Answers) -> Vec<Grant> {
+        let requested = &manifest.requested;
+        let mut found = match &requested.read {
+            Some(patterns) => self.patterns(Access::Read, patterns).collect(),
             None => self.own_folder(),
         };
-        answers.extend(
-            write
-                .iter()
-                .map(|pattern| self.pattern(Access::Write, pattern)),
-        );
-        let (more, grants): (Vec<Verdict>, Vec<Vec<Grant>>) = answers.into_iter().unzip();
-        verdicts.extend(more);
-        let mut grants = least(grants.into_iter().flatten().collect());
+        found.extend(self.patterns(Access::Write, &requested.write));
+        let mut grants = Vec::new();
+        for answer in found {
+            answers.verdicts.push(answer.verdict);
+            grants.extend(answer.grants);
+        }
+        let mut grants = least(grants);
         if let Some(folder) = writable::common_folder(&grants)
-            && let Some(why) = (self.denial)(Access::Write, &Area::Tree(folder.clone()))
+            && let Some(why) = self
+                .denials
+                .reason(Access::Write, &Area::Tree(folder.clone()))
         {
-            let reason = format!(
-                "of more than {} places the folder above them counts: {why}",
-                writable::MAX_PLACES
-            );
-            let asked = text::path(&folder);
-            verdicts.push(Verdict::denied(
-                RequestKind::Write,
-                asked,
-                Narrower::BuiltIn,
-                reason,
-                &LAYERS,
-            ));
+            let refusal = Refusal {
+                narrower: Narrower::BuiltIn,
+                reason: format!(
+                    "of more than {} places the folder above them counts: {why}",
+                    writable::MAX_PLACES
+                ),
+            };
+            let verdict = refusal.verdict(RequestKind::Write, text::path(&folder), &LAYERS);
+            answers.verdicts.push(verdict);
             grants.retain(|grant| grant.access == Access::Read);
         }
         grants
     }
 
+    fn patterns(&self, access: Access, patterns: &[Pattern]) -> impl Iterator<Item = FileAnswer> {
+        patterns
+            .iter()
+            .map(move |pattern| self.pattern(access, pattern))
+    }
+
     /// Without `allowRead`: the tool's own folder, as far as the policy allows. A tool without a
     /// request is not refused: where it gets less it gets its script, and the verdict says why.
-    fn own_folder(&self) -> Vec<(Verdict, Vec<Grant>)> {
+    fn own_folder(&self) -> Vec<FileAnswer> {
         let own = Area::Tree(self.site.folder.clone());
         let shared = self.site.folder == self.site.base;
-        let mut answers = Vec::new();
+        let mut found = Vec::new();
         if !self.site.is_guest() && !shared {
-            let (mut verdict, grants) = self.area(Access::Read, "(default)", &own);
-            if verdict.allowed {
-                return vec![(verdict, grants)];
+            let mut answer = self.area(Access::Read, "(default)", &own);
+            if answer.verdict.allowed {
+                return vec![answer];
             }
             // Where another tool that names this script narrows it, the verdict names that tool.
-            verdict.allowed = verdict.narrower != Some(Narrower::Owner);
-            answers.extend(verdict.effective.is_some().then_some((verdict, grants)));
+            answer.verdict.allowed = answer.verdict.narrower != Some(Narrower::Owner);
+            if answer.verdict.effective.is_some() {
+                found.push(answer);
+            }
         }
-        let (mut script, grants) = self.own_script("(default)");
-        script.reason = Some(if shared {
+        let mut script = self.own_script("(default)");
+        script.verdict.reason = Some(if shared {
             "the script lies directly in a base folder: give it a folder of its own".to_owned()
         } else {
-            self.refusal(Access::Read, &own).1
+            self.unmet(Access::Read, &own).reason
         });
-        answers.push((script, grants));
-        answers
+        found.push(script);
+        found
     }
 
-    fn own_script(&self, requested: &str) -> (Verdict, Vec<Grant>) {
-        let why = "a tool can always read its own script";
+    fn own_script(&self, requested: &str) -> FileAnswer {
         let Some(script) = &self.site.script else {
-            return (
-                Verdict::met(RequestKind::Read, requested, "the script itself", &LAYERS),
-                Vec::new(),
-            );
+            return FileAnswer {
+                verdict: met(Access::Read, requested, "the script itself", &LAYERS),
+                grants: Vec::new(),
+            };
         };
+        let rule = "built-in: self";
+        let why = "a tool can always read its own script";
         let effective = format!("{} (the script itself)", script.display());
-        let verdict = Verdict::met(RequestKind::Read, requested, effective, &LAYERS);
-        let grant = Grant {
-            access: Access::Read,
-            area: Area::File(script.clone()),
-            asked: requested.to_owned(),
-            rule: "built-in: self".into(),
-            why: why.into(),
-        };
-        (
-            verdict.because("built-in: self", why, "built-in"),
-            vec![grant],
-        )
+        FileAnswer {
+            verdict: met(Access::Read, requested, &effective, &LAYERS)
+                .because(rule, why, "built-in"),
+            grants: vec![Grant {
+                access: Access::Read,
+                area: Area::File(script.clone()),
+                asked: requested.to_owned(),
+                rule: rule.into(),
+                why: why.into(),
+            }],
+        }
     }
 
-    fn pattern(&self, access: Access, pattern: &Pattern) -> (Verdict, Vec<Grant>) {
+    fn pattern(&self, access: Access, pattern: &Pattern) -> FileAnswer {
         let from = if pattern.from_base {
             &self.site.base
         } else {
@@ -145,140 +158,158 @@ impl Judge<'_> {
                 })
             }
         };
-        match request {
-            Some(request) => self.area(access, &pattern.text, &request),
-            None => {
-                let reason = "not a path of plain components";
-                (
-                    Verdict::denied(
-                        kind(access),
-                        &pattern.text,
-                        Narrower::BuiltIn,
-                        reason,
-                        &LAYERS,
-                    ),
-                    Vec::new(),
-                )
-            }
+        if let Some(request) = request {
+            return self.area(access, &pattern.text, &request);
+        }
+        let refusal = Refusal {
+            narrower: Narrower::BuiltIn,
+            reason: "not a path of plain components".to_owned(),
+        };
+        FileAnswer {
+            verdict: refusal.verdict(kind(access), &pattern.text, &LAYERS),
+            grants: Vec::new(),
         }
     }
 
-    fn area(&self, access: Access, requested: &str, request: &Area) -> (Verdict, Vec<Grant>) {
-        if *request == Area::Tree(PathBuf::from(SCRATCH)) {
+    fn area(&self, access: Access, requested: &str, request: &Area) -> FileAnswer {
+        if is_scratch(request) {
             let why = "every call has its own, empty at the start and gone at the end";
-            let verdict = Verdict::met(
-                kind(access),
-                requested,
-                "/tmp (the call's own scratch)",
-                &[Layer::Scratch],
-            );
-            return (
-                verdict.because("built-in: /tmp", why, "built-in"),
-                Vec::new(),
-            );
+            let effective = "/tmp (the call's own scratch)";
+            return FileAnswer {
+                verdict: met(access, requested, effective, &[Layer::Scratch]).because(
+                    "built-in: /tmp",
+                    why,
+                    "built-in",
+                ),
+                grants: Vec::new(),
+            };
         }
-        let parts = self.parts(access, request);
-        let is_whole = parts.iter().any(|(part, _)| part == request);
-        let (narrower, reason) = match (self.denial)(access, request) {
-            Some(reason) => (Narrower::BuiltIn, reason),
-            None => self.refusal(access, request),
-        };
-        let mut verdict = match (parts.first(), self.ceilings.first()) {
-            (Some((first, rule)), Some(Ceiling { policy, .. })) => {
-                let staged = access == Access::Write && !matches!(first, Area::Tree(_));
-                let layers: &[Layer] = if staged {
-                    &[Layer::Scratch, Layer::View, Layer::Landlock]
-                } else {
-                    &LAYERS
-                };
-                let effective: Vec<String> = parts
-                    .iter()
-                    .map(|(part, _)| effective(access, part))
-                    .collect();
-                let verdict = Verdict::met(kind(access), requested, effective.join(", "), layers);
-                let verdict =
-                    verdict.because(rule_name(policy, rule), &rule.why, policy.place(rule.at));
-                if is_whole {
-                    verdict
-                } else {
-                    verdict.only_in_part(narrower, &reason)
-                }
-            }
-            _ => Verdict::denied(kind(access), requested, narrower, reason, &LAYERS),
-        };
+        let parts: Vec<Part<'_>> = self.parts(access, request).collect();
+        let mut verdict = self.verdict(access, requested, request, &parts);
         verdict.area = Some(request.clone());
-        (
+        let grants = parts.into_iter().filter_map(|part| {
+            let rule = part.rule?;
+            Some(Grant {
+                access,
+                area: part.area,
+                asked: requested.to_owned(),
+                rule: rule_name(self.ceilings.policy, rule),
+                why: rule.why.clone(),
+            })
+        });
+        FileAnswer {
             verdict,
-            parts
-                .into_iter()
-                .map(|(part, rule): (Area, &Rule)| Grant {
-                    access,
-                    area: part,
-                    asked: requested.to_owned(),
-                    rule: self
-                        .ceilings
-                        .first()
-                        .map_or_else(String::new, |ceiling| rule_name(ceiling.policy, rule)),
-                    why: rule.why.clone(),
-                })
-                .collect(),
-        )
+            grants: grants.collect(),
+        }
+    }
+
+    fn verdict(
+        &self,
+        access: Access,
+        requested: &str,
+        request: &Area,
+        parts: &[Part<'_>],
+    ) -> Verdict {
+        let policy = self.ceilings.policy;
+        let Some(Part {
+            area,
+            rule: Some(rule),
+        }) = parts.first()
+        else {
+            let refusal = self.refusal(access, request);
+            return refusal.verdict(kind(access), requested, &LAYERS);
+        };
+        let staged = access == Access::Write && !matches!(area, Area::Tree(_));
+        let layers: &[Layer] = if staged {
+            &[Layer::Scratch, Layer::View, Layer::Landlock]
+        } else {
+            &LAYERS
+        };
+        let effective: Vec<String> = parts
+            .iter()
+            .map(|part| effective(access, &part.area))
+            .collect();
+        let verdict = met(access, requested, &effective.join(", "), layers).because(
+            rule_name(policy, rule),
+            &rule.why,
+            policy.place(rule.at),
+        );
+        if parts.iter().any(|part| part.area == *request) {
+            return verdict;
+        }
+        verdict.only_in_part(self.refusal(access, request))
     }
 
     /// The request, narrowed by the rules of each ceiling: the largest parts, each with the rule of
     /// the policy. At each ceiling what is never granted is dropped, because the next one could
     /// narrow it to something that passes.
-    fn parts(&self, access: Access, request: &Area) -> Vec<(Area, &Rule)> {
-        let whole = (request.clone(), None::<&Rule>);
-        let parts = narrowed(
+    fn parts(&self, access: Access, request: &Area) -> impl Iterator<Item = Part<'_>> {
+        let whole = Part {
+            area: request.clone(),
+            rule: None,
+        };
+        let parts = self.ceilings.narrowed(
             whole,
-            self.ceilings,
             |policy| policy.files.allowing(access),
-            |(area, by), rule| {
-                let part = area.overlap(&rule.area_at(&self.site.folder))?;
-                let foreign = by.is_none() && rule.relative && is_shared(self.site, &part);
-                let is_open = !foreign && (self.denial)(access, &part).is_none();
-                is_open.then(|| (part, by.or(Some(rule))))
+            |part, rule| {
+                let area = part.area.overlap(&rule.area_at(&self.site.folder))?;
+                let foreign = part.rule.is_none() && rule.relative && is_shared(self.site, &area);
+                let is_open = !foreign && self.denials.reason(access, &area).is_none();
+                let rule = part.rule.or(Some(rule));
+                is_open.then_some(Part { area, rule })
             },
-            |(wide, _), (area, _)| area.within(wide),
+            |wide, part| part.area.within(&wide.area),
         );
-        let known = parts
-            .into_iter()
-            .filter_map(|(area, rule)| Some((area, rule?)));
-        known
-            .filter(|(area, _)| *area != Area::Tree(PathBuf::from(SCRATCH)))
-            .collect()
+        parts.into_iter().filter(|part| !is_scratch(&part.area))
     }
 
-    fn refusal(&self, access: Access, request: &Area) -> (Narrower, String) {
-        let folder = &self.site.folder;
-        let allows = |ceiling: &Ceiling<'_>| {
-            let foreign = ceiling.narrower == Narrower::Policy && is_shared(self.site, request);
-            let mut rules = ceiling
-                .policy
-                .files
-                .allowing(access)
-                .filter(|rule| !(rule.relative && foreign));
-            rules.any(|rule| request.within(&rule.area_at(folder)))
-        };
-        let Some(ceiling) = self
+    /// Why a request is not granted, or not in full.
+    fn refusal(&self, access: Access, request: &Area) -> Refusal {
+        match self.denials.reason(access, request) {
+            Some(reason) => Refusal {
+                narrower: Narrower::BuiltIn,
+                reason,
+            },
+            None => self.unmet(access, request),
+        }
+    }
+
+    /// The ceiling that does not allow the request.
+    fn unmet(&self, access: Access, request: &Area) -> Refusal {
+        let ceiling = self
             .ceilings
-            .iter()
-            .find(|ceiling| !allows(ceiling))
-            .or(self.ceilings.first())
-        else {
-            return (Narrower::Policy, String::new());
-        };
-        let mut reason =
-            ceiling.lacks_entry(&format!("[files] {}", kind(access).name()), &request.text());
-        if is_shared(self.site, request) && ceiling.narrower == Narrower::Policy {
-            reason.push_str(
+            .refusing(|ceiling| self.allows(ceiling, access, request));
+        let table = format!("[files] {}", access.name());
+        let mut refusal = ceiling.refusal(&table, &request.text());
+        if self.is_foreign(&ceiling, request) {
+            refusal.reason.push_str(
                 "; it is not the tool's own folder (its manifest lies elsewhere, or it is a base \
                  folder), so only an absolute path opens it: give the tool a folder of its own",
             );
         }
-        (ceiling.narrower, reason)
+        refusal
     }
+
+    fn allows(&self, ceiling: &Ceiling<'_>, access: Access, request: &Area) -> bool {
+        let foreign = self.is_foreign(ceiling, request);
+        let mut rules = ceiling.policy.files.allowing(access);
+        rules.any(|rule| {
+            !(rule.relative && foreign) && request.within(&rule.area_at(&self.site.folder))
+        })
+    }
+
+    /// Whether only an absolute rule of this policy opens the request.
+    fn is_foreign(&self, ceiling: &Ceiling<'_>, request: &Area) -> bool {
+        ceiling.narrower == Narrower::Policy && is_shared(self.site, request)
+    }
+}
+
+fn met(access: Access, requested: &str, effective: &str, layers: &[Layer]) -> Verdict {
+    Verdict::met(kind(access), requested, effective, layers)
+}
+
+fn is_scratch(area: &Area) -> bool {
+    *area == Area::Tree(PathBuf::from(SCRATCH))
 }
 
 /// The grants that no other covers, in their order. Sorted by path, what a tree covers comes after
@@ -295,7 +326,8 @@ fn least(grants: Vec<Grant>) -> Vec<Grant> {
             grants[*at].base_tree().is_none(),
         )
     });
-    let (mut near, mut kept): (Vec<usize>, _) = (Vec::new(), BTreeSet::new());
+    let mut near: Vec<usize> = Vec::new();
+    let mut widest = BTreeSet::new();
     for at in order {
         let this = &grants[at].area;
         while near
@@ -309,13 +341,13 @@ fn least(grants: Vec<Grant>) -> Vec<Grant> {
         }
         if !near.iter().any(|wide| grants[*wide].covers(&grants[at])) {
             near.push(at);
-            kept.insert(at);
+            widest.insert(at);
         }
     }
     grants
         .into_iter()
         .enumerate()
-        .filter(|(at, _)| kept.contains(at))
+        .filter(|(at, _)| widest.contains(at))
         .map(|(_, grant)| grant)
         .collect()
 }

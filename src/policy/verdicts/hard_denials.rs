@@ -5,8 +5,8 @@ use crate::base::place::{Mounts, Place};
 use crate::base::{files, text};
 use crate::manifest::{Manifest, ToolPaths};
 use crate::policy::grammar::area::{Access, Area};
-use crate::policy::grammar::base_view::{MADE_ETC, OWN_FOLDER};
 use crate::policy::grammar::places::{PlacedArea, Protected};
+use crate::sandbox::base_view::{MADE_ETC, OWN_FOLDER};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! Hosts: those that a manifest requests ∩ the entries of the policy ∩ those of the cap, exactly.
 
-use super::ceiling::{Ceiling, narrowed};
-use super::verdict::{Narrower, RequestKind, Verdict};
+use super::ceiling::{Ceiling, Ceilings};
+use super::verdict::{Answers, RequestKind, Verdict};
 use crate::base::layer::Layer;
 use crate::manifest::host::HostPattern;
 use crate::policy::grammar::document::PolicyEntry;
@@ -13,107 +13,76 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 /// ports, socket types.
 const LAYERS: [Layer; 3] = [Layer::Network, Layer::Landlock, Layer::Seccomp];
 
-/// The answer to each request, and the grants of all.
-pub fn judge(
+pub fn grants_of(
     requests: &[HostPattern],
-    ceilings: &[Ceiling<'_>],
-    verdicts: &mut Vec<Verdict>,
+    ceilings: &Ceilings<'_>,
+    answers: &mut Answers,
 ) -> Vec<HostGrant> {
     let mut grants = Vec::new();
     for (index, request) in requests.iter().enumerate() {
         if requests[..index].contains(request) {
             continue;
         }
-        let ranges = vec![IpNet::V4(Ipv4Net::default()), IpNet::V6(Ipv6Net::default())];
-        let rule = String::new();
-        let why = String::new();
         let whole = HostGrant {
             pattern: request.clone(),
-            ranges,
+            ranges: vec![IpNet::V4(Ipv4Net::default()), IpNet::V6(Ipv6Net::default())],
             asked: request.to_string(),
-            rule,
-            why,
+            rule: String::new(),
+            why: String::new(),
         };
-        let parts = narrowed(
+        let parts = ceilings.narrowed(
             whole,
-            ceilings,
             |policy| &policy.hosts,
             |part: &HostGrant, entry: &PolicyEntry<HostGrant>| part.intersection(&entry.grant),
             HostGrant::covers,
         );
-        verdicts.push(verdict(request, &parts, ceilings));
+        answers.verdicts.push(verdict(request, &parts, ceilings));
         grants.extend(parts);
     }
     least(grants)
 }
 
-fn verdict(request: &HostPattern, parts: &[HostGrant], ceilings: &[Ceiling<'_>]) -> Verdict {
-    fn missing(ceiling: &Ceiling<'_>, request: &HostPattern) -> Vec<u16> {
-        request
-            .ports()
-            .into_iter()
-            .filter(|port| {
-                !ceiling
-                    .policy
-                    .hosts
-                    .iter()
-                    .any(|entry| entry.grant.reaches(&request.host, *port))
-            })
-            .collect()
-    }
-    let refusing = ceilings
-        .iter()
-        .find(|ceiling| !missing(ceiling, request).is_empty())
-        .or(ceilings.first());
-    let (narrower, reason) = refusing.map_or((Narrower::Policy, String::new()), |ceiling| {
-        let what = format!(
-            "{} at {}",
-            hosts::host(request),
-            hosts::ports(&missing(ceiling, request))
-        );
-        (
-            ceiling.narrower,
-            ceiling.lacks_entry("[network] hosts", &what),
-        )
-    });
-    let (Some(first), Some(Ceiling { policy, .. })) = (parts.first(), ceilings.first()) else {
-        return Verdict::denied(
-            RequestKind::Host,
-            request.to_string(),
-            narrower,
-            reason,
-            &LAYERS,
-        );
+fn verdict(request: &HostPattern, parts: &[HostGrant], ceilings: &Ceilings<'_>) -> Verdict {
+    let ceiling = ceilings.refusing(|ceiling| missing(ceiling, request).is_empty());
+    let ports = hosts::ports(&missing(&ceiling, request));
+    let what = format!("{} at {ports}", hosts::host(request));
+    let refusal = ceiling.refusal("[network] hosts", &what);
+    let asked = request.to_string();
+    let Some(first) = parts.first() else {
+        return refusal.verdict(RequestKind::Host, asked, &LAYERS);
     };
-    fn each(field: fn(&HostGrant) -> &String, parts: &[HostGrant]) -> String {
-        let mut texts: Vec<&str> = parts.iter().map(|part| field(part).as_str()).collect();
-        texts.dedup();
-        texts.join("; ")
-    }
-    let entry = policy
-        .hosts
-        .iter()
-        .find(|entry| entry.grant.rule == first.rule);
-    let place = entry.map_or_else(String::new, |entry| policy.place(entry.at));
+    let mut entries = ceilings.policy.hosts.iter();
+    let place = entries
+        .find(|entry| entry.grant.rule == first.rule)
+        .map_or_else(String::new, |entry| ceilings.policy.place(entry.at));
     let effective: Vec<String> = parts.iter().map(HostGrant::text).collect();
-    let verdict = Verdict::met(
-        RequestKind::Host,
-        request.to_string(),
-        effective.join("; "),
-        &LAYERS,
-    );
-    let verdict = verdict.because(
-        each(|part| &part.rule, parts),
-        each(|part| &part.why, parts),
+    let verdict = Verdict::met(RequestKind::Host, asked, effective.join("; "), &LAYERS).because(
+        joined(parts.iter().map(|part| part.rule.as_str())),
+        joined(parts.iter().map(|part| part.why.as_str())),
         place,
     );
-    let is_whole = request
-        .ports()
-        .into_iter()
-        .all(|port| parts.iter().any(|part| part.reaches(&request.host, port)));
-    if is_whole {
+    let reaches = |port| parts.iter().any(|part| part.reaches(&request.host, port));
+    if request.ports().into_iter().all(reaches) {
         verdict
     } else {
-        verdict.only_in_part(narrower, &reason)
+        verdict.only_in_part(refusal)
     }
+}
+
+/// The requested ports that no entry of a ceiling grants.
+fn missing(ceiling: &Ceiling<'_>, request: &HostPattern) -> Vec<u16> {
+    let mut ports = request.ports();
+    let entries = &ceiling.policy.hosts;
+    ports.retain(|port| {
+        !entries
+            .iter()
+            .any(|entry| entry.grant.reaches(&request.host, *port))
+    });
+    ports
+}
+
+fn joined<'t>(texts: impl Iterator<Item = &'t str>) -> String {
+    let mut texts: Vec<&str> = texts.collect();
+    texts.dedup();
+    texts.join("; ")
 }

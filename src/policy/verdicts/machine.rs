@@ -4,9 +4,9 @@
 use super::shape::{Program, Runtime, Variable};
 use crate::base::place::{Mounts, Place, Placed};
 use crate::manifest::Language;
-use crate::policy::grammar::base_view::{KERNEL, SYSTEM_FOLDERS};
 use crate::policy::grammar::places::PlaceIndex;
 use crate::policy::grammar::versions::Ecosystem;
+use crate::sandbox::base_view::{KERNEL, SYSTEM_FOLDERS};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -34,52 +34,6 @@ pub struct Machine {
     pub cgroup: bool,
     /// Made of the paths above.
     pub places: Placed<MachinePlaces>,
-}
-
-/// What a tool needs and no grant can give it on this host. Any caller may read the words.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Need {
-    /// The words after "it needs".
-    pub words: String,
-    /// JSON pointer of the request in the manifest; empty where no field of it asks.
-    pub pointer: String,
-    /// The manifest is wrong (it names something unknown, say), rather than this machine or version
-    /// lacking something.
-    pub mistake: bool,
-    /// Policy requires it.
-    pub by_policy: bool,
-}
-
-impl Need {
-    pub fn new(pointer: impl Into<String>, words: impl Into<String>) -> Need {
-        Need {
-            words: words.into(),
-            pointer: pointer.into(),
-            mistake: false,
-            by_policy: false,
-        }
-    }
-
-    pub fn by_policy(pointer: impl Into<String>, words: impl Into<String>) -> Need {
-        Need {
-            by_policy: true,
-            ..Need::new(pointer, words)
-        }
-    }
-
-    pub fn mistaken(pointer: impl Into<String>, words: impl Into<String>) -> Need {
-        Need {
-            mistake: true,
-            ..Need::new(pointer, words)
-        }
-    }
-}
-
-/// Lets `join` work on a list of needs.
-impl std::borrow::Borrow<str> for Need {
-    fn borrow(&self) -> &str {
-        &self.words
-    }
 }
 
 /// Programs, libraries and settings of the machine, besides `SYSTEM_FOLDERS`.

@@ -5,6 +5,7 @@ pub mod capability;
 pub mod ceiling;
 pub mod decide;
 pub mod decision;
+pub mod faults;
 pub mod files;
 pub mod hard_denials;
 pub mod hosts;

@@ -22,7 +22,11 @@ pub fn as_policy(owner: &Decision) -> Policy {
     let why = String::new();
     let at = At::default();
     let rules = |access| {
-        let grants = owner.grants.iter().filter(|grant| grant.access == access);
+        let grants = owner
+            .grants
+            .files
+            .iter()
+            .filter(|grant| grant.access == access);
         grants
             .map(|grant| Rule {
                 text: grant.area.text(),
@@ -39,18 +43,19 @@ pub fn as_policy(owner: &Decision) -> Policy {
         can_run && verdict.allowed && verdict.what == RequestKind::Capability
     });
     let packages = owner
-        .package_rules
+        .packages
+        .allowed
         .iter()
         .filter_map(|(of, allowed)| Some((*of, entry(allowed.as_ref().ok()?))));
     Policy {
-        name: owner.tool.clone(),
-        stderr: if owner.stderr_is_error {
+        name: owner.identity.tool.clone(),
+        stderr: if owner.conditions.stderr_is_error {
             StderrRule::Error
         } else {
             StderrRule::Log
         },
-        require_cgroup: owner.require_cgroup,
-        observe: owner.observe,
+        require_cgroup: owner.conditions.require_cgroup,
+        observe: owner.conditions.observe,
         files: FileRules {
             read: rules(Access::Read),
             write: rules(Access::Write),
@@ -67,15 +72,16 @@ pub fn as_policy(owner: &Decision) -> Policy {
                 at,
             })
             .collect(),
-        hosts: owner.hosts.iter().map(entry).collect(),
+        hosts: owner.grants.hosts.iter().map(entry).collect(),
         secrets: owner
+            .grants
             .secrets
             .iter()
             .filter(|_| can_run)
             .map(entry)
             .collect(),
         packages: packages.collect(),
-        digest: owner.digest.clone(),
+        digest: owner.governing.digest.clone(),
         // The rest of the built-in policy grants nothing and requires nothing.
         ..Policy::built_in()
     }
@@ -94,7 +100,7 @@ pub fn refused_with(owner: &Decision) -> Option<Fault> {
     let message = "this script belongs to a tool that this host refuses; ask the operator";
     let person = format!(
         "{} names this script and is refused itself: {why}",
-        owner.tool
+        owner.identity.tool
     );
     Some(Fault::new(Kind::SecurityError, message).person(person))
 }

@@ -1,8 +1,8 @@
 //! Packages: what the files of a script require ∩ the entry of the policy ∩ that of the cap, and
 //! what is never installed.
 
-use super::ceiling::Ceiling;
-use super::verdict::{Narrower, RequestKind, Verdict};
+use super::ceiling::{Ceiling, Ceilings};
+use super::verdict::{Narrower, Refusal, RequestKind, Verdict};
 use crate::base::layer::Layer;
 use crate::base::text::printable;
 use crate::policy::grammar::packages::{
@@ -11,31 +11,38 @@ use crate::policy::grammar::packages::{
 use crate::policy::grammar::versions::{self, Ecosystem};
 use std::collections::BTreeMap;
 
-pub type Allowance = Result<PackagesAllowed, (Narrower, String)>;
+pub type Allowance = Result<PackagesAllowed, Refusal>;
 
 /// The ages of packages in whole days; a missing one is unknown.
 pub type Ages = BTreeMap<Package, u64>;
 
 /// What every ceiling allows for one ecosystem.
-pub fn allowed(ecosystem: Ecosystem, ceilings: &[Ceiling<'_>]) -> Allowance {
+pub fn allowed(ecosystem: Ecosystem, ceilings: &Ceilings<'_>) -> Allowance {
+    let lacking = |ceiling: &Ceiling<'_>| ceiling.refusal("[packages]", ecosystem.name());
     let mut allowed: Option<PackagesAllowed> = None;
-    for ceiling in ceilings {
-        let refused = |why| (ceiling.narrower, why);
+    for ceiling in &ceilings.all {
         let entry = ceiling.policy.packages.get(&ecosystem);
-        let entry =
-            entry.ok_or_else(|| refused(ceiling.lacks_entry("[packages]", ecosystem.name())))?;
-        allowed = Some(match allowed {
-            Some(allowed) => allowed.intersection(&entry.grant).ok_or_else(|| {
-                refused(format!(
-                    "{} names the index `{}`",
-                    ceiling.policy.origin().called(),
-                    entry.grant.rules.index
-                ))
-            })?,
-            None => entry.grant.clone(),
-        });
+        let entry = &entry.ok_or_else(|| lacking(ceiling))?.grant;
+        let both = match allowed {
+            Some(allowed) => allowed.intersection(entry),
+            None => Some(entry.clone()),
+        };
+        allowed = Some(both.ok_or_else(|| Refusal {
+            narrower: ceiling.narrower,
+            reason: format!(
+                "{} names the index `{}`",
+                ceiling.policy.origin().called(),
+                entry.rules.index
+            ),
+        })?);
     }
-    allowed.ok_or((Narrower::Policy, String::new()))
+    allowed.ok_or_else(|| lacking(&ceilings.all[0]))
+}
+
+/// What is answered to the files that say which packages a script requires.
+pub struct PackageAnswer {
+    pub verdict: Verdict,
+    pub grant: Result<PackageGrant, PackageRefusal>,
 }
 
 /// Why a script gets no packages.
@@ -45,26 +52,28 @@ pub enum PackageRefusal {
     Denied(Vec<String>),
 }
 
-/// Judges the packages that a script's files require, by what its policies allow.
-pub fn judge(
-    wanted: &PackageRequirements,
+/// The packages that a script's files require, as far as its policies allow them.
+pub fn grant_of(
+    required: &PackageRequirements,
     allowance: Option<&Allowance>,
     indexes: &BTreeMap<(Ecosystem, String), String>,
-) -> (Verdict, Result<PackageGrant, PackageRefusal>) {
-    let ecosystem = wanted.ecosystem;
-    let files = packages::names(&wanted.sources);
-    let name = ecosystem.name();
+) -> PackageAnswer {
+    let files = packages::names(&required.sources);
+    let name = required.ecosystem.name();
     let asked = format!("{name} ({files})");
-    let lacks = |narrower, reason: String, words: String| {
-        (
-            Verdict::denied(RequestKind::Package, &*asked, narrower, reason, &[]),
-            Err(PackageRefusal::Lacks(words)),
-        )
-    };
-    let allowed = match allowance {
-        Some(Ok(allowed)) => allowed,
-        Some(Err((narrower, reason))) => {
-            let also = if *narrower == Narrower::Host {
+    match allowance {
+        Some(Ok(allowed)) => {
+            let answer = grant_by(allowed, required, indexes, &asked);
+            let rules = &allowed.rules;
+            PackageAnswer {
+                verdict: answer
+                    .verdict
+                    .because(&allowed.rule, &rules.why, &allowed.place),
+                ..answer
+            }
+        }
+        Some(Err(refusal)) => {
+            let also = if refusal.narrower == Narrower::Host {
                 ", and into host.policy.toml"
             } else {
                 ""
@@ -74,65 +83,76 @@ pub fn judge(
                 "its {name} packages ({files}), which no policy allows it: write {entry} into its \
                 policy{also}"
             );
-            return lacks(*narrower, reason.clone(), words);
+            lacking(&asked, refusal.clone(), words)
         }
         None => {
-            let reason = "only scripts of Python, Node and Bun have packages";
-            return lacks(
-                Narrower::BuiltIn,
-                reason.to_owned(),
-                format!("no packages ({files}): {reason}"),
-            );
+            let reason = "only scripts of Python, Node and Bun have packages".to_owned();
+            let words = format!("no packages ({files}): {reason}");
+            let narrower = Narrower::BuiltIn;
+            lacking(&asked, Refusal { narrower, reason }, words)
         }
-    };
-    let because =
-        |verdict: Verdict| verdict.because(&allowed.rule, &allowed.rules.why, &allowed.place);
+    }
+}
+
+/// `words`: after "it needs".
+fn lacking(asked: &str, refusal: Refusal, words: String) -> PackageAnswer {
+    PackageAnswer {
+        verdict: refusal.verdict(RequestKind::Package, asked, &[]),
+        grant: Err(PackageRefusal::Lacks(words)),
+    }
+}
+
+fn grant_by(
+    allowed: &PackagesAllowed,
+    required: &PackageRequirements,
+    indexes: &BTreeMap<(Ecosystem, String), String>,
+    asked: &str,
+) -> PackageAnswer {
+    let ecosystem = required.ecosystem;
+    let name = ecosystem.name();
     let index = &allowed.rules.index;
     let Some(leads_to) = indexes.get(&(ecosystem, index.clone())) else {
-        let reason = format!("the host's configuration has no [indexes.{index}] for {name}");
+        let refusal = Refusal {
+            narrower: Narrower::Machine,
+            reason: format!("the host's configuration has no [indexes.{index}] for {name}"),
+        };
         let words = format!(
             "the index `{index}` for its {name} packages, which this host's configuration does not \
             name"
         );
-        let (verdict, refusal) = lacks(Narrower::Machine, reason, words);
-        return (because(verdict), refusal);
+        return lacking(asked, refusal, words);
     };
-    let refused = refused(&allowed.rules, ecosystem, &wanted.packages, None);
+    let refused = refused(&allowed.rules, ecosystem, &required.packages, None);
     if !refused.is_empty() {
-        let verdict = Verdict::denied(
-            RequestKind::Package,
-            asked,
-            Narrower::Policy,
-            refused.join("; "),
-            &[],
-        );
-        return (because(verdict), Err(PackageRefusal::Denied(refused)));
+        let refusal = Refusal {
+            narrower: Narrower::Policy,
+            reason: refused.join("; "),
+        };
+        return PackageAnswer {
+            verdict: refusal.verdict(RequestKind::Package, asked, &[]),
+            grant: Err(PackageRefusal::Denied(refused)),
+        };
     }
-    let what = match (wanted.locked, wanted.lacks_lock(&allowed.rules)) {
-        (true, _) => format!("{} packages of its lock", wanted.packages.len()),
+    let what = match (required.locked, required.lacks_lock(&allowed.rules)) {
+        (true, _) => format!("{} packages of its lock", required.packages.len()),
         (false, true) => "nothing before there is a lock (`toolhost deps lock`)".to_owned(),
-        (false, false) => format!("what its {} requirements resolve to", wanted.requires.len()),
+        (false, false) => format!(
+            "what its {} requirements resolve to",
+            required.requires.len()
+        ),
     };
-    let effective = format!(
-        "{what}, from the index `{index}` ({leads_to}); {}",
-        packages::words(&allowed.rules)
-    );
-    let verdict = because(Verdict::met(
-        RequestKind::Package,
-        asked,
-        effective,
-        &[Layer::View],
-    ));
-    let rules = allowed.rules.clone();
-    let rule = allowed.rule.clone();
-    let grant = PackageGrant {
-        ecosystem,
-        rules,
-        rule,
-        locked: wanted.locked,
-        sources: wanted.sources.clone(),
-    };
-    (verdict, Ok(grant))
+    let rules = packages::words(&allowed.rules);
+    let effective = format!("{what}, from the index `{index}` ({leads_to}); {rules}");
+    PackageAnswer {
+        verdict: Verdict::met(RequestKind::Package, asked, effective, &[Layer::View]),
+        grant: Ok(PackageGrant {
+            ecosystem,
+            rules: allowed.rules.clone(),
+            rule: allowed.rule.clone(),
+            locked: required.locked,
+            sources: required.sources.clone(),
+        }),
+    }
 }
 
 /// Why packages are never installed, one sentence for each. `ages`: `None` before anybody asked for

@@ -1,94 +1,106 @@
 //! Which interpreter runs a tool.
 
-use super::machine::{Machine, Need};
+use super::machine::Machine;
 use super::shape::{Program, Runtime};
-use super::verdict::{Narrower, RequestKind, Verdict};
+use super::verdict::{Answers, Narrower, Need, RequestKind, Verdict};
 use crate::base::layer::Layer;
 use crate::manifest::Language;
-use crate::policy::grammar::document::Origin;
-use crate::policy::grammar::file::NamedRuntime;
-use std::path::Path;
+use crate::policy::grammar::file::{NamedRuntime, Policy};
 
 const WITHOUT_WASI: &str = "this toolhost was built without WASI (its cargo feature `wasi`)";
+const LAYERS: [Layer; 2] = [Layer::View, Layer::Landlock];
 
-/// The interpreter of a language, by the policy if that names one; `Err`: why there is none.
-pub fn runtime(
+/// Why a language has no interpreter here.
+struct Missing {
+    reason: String,
+    /// For callers, too.
+    words: &'static str,
+}
+
+/// The interpreter of a language, by the policy if that names one.
+pub fn runtime_of(
     language: Language,
-    named: Option<&NamedRuntime>,
-    policy: Origin<'_>,
+    policy: &Policy,
     machine: &Machine,
-) -> (Verdict, Result<Runtime, Need>) {
+    answers: &mut Answers,
+) -> Option<Runtime> {
     let name = language.name();
-    let layers = [Layer::View, Layer::Landlock];
-    let found = match (language, named) {
-        (Language::Wasm, _) if cfg!(feature = "wasi") => Ok(Runtime::ourselves("wasm-worker")),
-        (Language::Wasm, _) => Err((WITHOUT_WASI.to_owned(), WITHOUT_WASI)),
-        (_, Some(named)) => named_runtime(language, &named.path, machine).map_err(|why| {
-            let place = policy.place(named.at);
-            let reason = format!(
-                "{} ({place}) cannot be used here: {why}",
-                named.path.display()
-            );
-            (
-                reason,
-                "the interpreter that its policy names cannot be used here",
-            )
-        }),
-        (_, None) => machine.runtimes.get(&language).cloned().ok_or_else(|| {
-            let reason = format!(
-                "{name} is not on PATH outside the tool folders: install it, or name one in a \
-                policy under [runtimes]"
-            );
-            (reason, "not found on this host's PATH")
-        }),
-    };
-    let runtime = match found {
+    let named = policy.runtimes.get(&language);
+    let runtime = match find(language, named, policy, machine) {
         Ok(runtime) => runtime,
-        Err((reason, words)) => {
-            let need = Need::new(
-                "/handler/language",
-                format!("the runtime '{name}': {words}"),
-            );
-            return (
-                Verdict::denied(
-                    RequestKind::Runtime,
-                    name,
-                    Narrower::Machine,
-                    reason,
-                    &layers,
-                ),
-                Err(need),
-            );
+        Err(Missing { reason, words }) => {
+            let words = format!("the runtime '{name}': {words}");
+            answers.lacks.push(Need::new("/handler/language", words));
+            let narrower = Narrower::Machine;
+            let verdict = Verdict::denied(RequestKind::Runtime, name, narrower, reason, &LAYERS);
+            answers.verdicts.push(verdict);
+            return None;
         }
     };
     let program = match &runtime.program {
         Program::Path(path) => path.display().to_string(),
         Program::Ourselves { role } => format!("toolhost ({role})"),
     };
-    let verdict = Verdict::met(
-        RequestKind::Runtime,
-        name,
-        format!("{program} {}", runtime.version),
-        &layers,
-    );
-    let verdict = match named {
+    let effective = format!("{program} {}", runtime.version);
+    let verdict = Verdict::met(RequestKind::Runtime, name, effective, &LAYERS);
+    answers.verdicts.push(match named {
         Some(named) => {
             let rule = format!("{}: {}", policy.name, named.path.display());
             verdict.because(rule, &named.why, policy.place(named.at))
         }
-        None => verdict.because(
-            format!("found: {}", runtime.found),
-            "the language the handler names",
-            "machine",
-        ),
-    };
-    (verdict, Ok(runtime))
+        None => {
+            let rule = format!("found: {}", runtime.found);
+            verdict.because(rule, "the language the handler names", "machine")
+        }
+    });
+    Some(runtime)
 }
 
-fn named_runtime(language: Language, path: &Path, machine: &Machine) -> Result<Runtime, String> {
+fn find(
+    language: Language,
+    named: Option<&NamedRuntime>,
+    policy: &Policy,
+    machine: &Machine,
+) -> Result<Runtime, Missing> {
+    if language == Language::Wasm {
+        return if cfg!(feature = "wasi") {
+            Ok(Runtime::ourselves("wasm-worker"))
+        } else {
+            Err(Missing {
+                reason: WITHOUT_WASI.to_owned(),
+                words: WITHOUT_WASI,
+            })
+        };
+    }
+    if let Some(named) = named {
+        return named_runtime(language, named, machine).map_err(|why| Missing {
+            reason: format!(
+                "{} ({}) cannot be used here: {why}",
+                named.path.display(),
+                policy.place(named.at)
+            ),
+            words: "the interpreter that its policy names cannot be used here",
+        });
+    }
+    let found = machine.runtimes.get(&language).cloned();
+    found.ok_or_else(|| Missing {
+        reason: format!(
+            "{} is not on PATH outside the tool folders: install it, or name one in a \
+            policy under [runtimes]",
+            language.name()
+        ),
+        words: "not found on this host's PATH",
+    })
+}
+
+fn named_runtime(
+    language: Language,
+    named: &NamedRuntime,
+    machine: &Machine,
+) -> Result<Runtime, String> {
     let found = machine
         .named_runtimes
-        .get(path)
+        .get(&named.path)
         .ok_or("this path was not inspected at startup")?;
     let runtime = found.as_ref().map_err(String::clone)?;
     if runtime.language == language {

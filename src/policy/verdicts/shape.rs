@@ -6,7 +6,7 @@ use crate::policy::grammar::files::Grant;
 use crate::policy::grammar::hosts::Network;
 use crate::policy::grammar::packages::PackageGrant;
 use crate::policy::grammar::secrets::SecretGrant;
-use crate::quantity::Limit;
+pub use crate::quantity::Limits;
 use serde::{Deserialize, Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -49,30 +49,6 @@ pub enum Program {
     Ourselves {
         role: String,
     },
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Limits(pub BTreeMap<Limit, u64>);
-
-impl Limits {
-    pub fn built_in() -> Limits {
-        Limits(
-            Limit::ALL
-                .into_iter()
-                .map(|l| (l, l.built_in_default()))
-                .collect(),
-        )
-    }
-    pub fn get(&self, limit: Limit) -> u64 {
-        self.0
-            .get(&limit)
-            .copied()
-            .unwrap_or_else(|| limit.built_in_default())
-    }
-    pub fn set(&mut self, limit: Limit, value: u64) {
-        self.0.insert(limit, value);
-    }
 }
 
 /// A built environment, shown read-only at its own path.

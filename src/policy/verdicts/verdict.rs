@@ -2,6 +2,7 @@
 
 use crate::base::layer::Layer;
 use crate::policy::grammar::area::Area;
+use crate::policy::grammar::file::Policy;
 use crate::quantity::Limit;
 use serde::{Deserialize, Serialize};
 
@@ -158,12 +159,11 @@ impl Verdict {
     }
 
     /// The verdict for a request of which only a part is granted.
-    pub fn only_in_part(self, narrower: Narrower, reason: &str) -> Verdict {
-        let reason = Some(format!("only a part is allowed: {reason}"));
+    pub fn only_in_part(self, Refusal { narrower, reason }: Refusal) -> Verdict {
         Verdict {
             allowed: false,
             narrower: Some(narrower),
-            reason,
+            reason: Some(format!("only a part is allowed: {reason}")),
             ..self
         }
     }
@@ -180,6 +180,19 @@ impl Verdict {
             place: at.into(),
             ..self
         }
+    }
+}
+
+/// Who does not grant a request, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    pub narrower: Narrower,
+    pub reason: String,
+}
+
+impl Refusal {
+    pub fn verdict(self, what: RequestKind, asked: impl Into<String>, layers: &[Layer]) -> Verdict {
+        Verdict::denied(what, asked, self.narrower, self.reason, layers)
     }
 }
 
@@ -205,6 +218,14 @@ pub struct LimitVerdict {
 impl LimitVerdict {
     /// `from` where no file sets the limit. Programs read this text.
     pub const BUILT_IN: &str = "built-in default";
+
+    /// The most that any call can have.
+    pub fn most(&self) -> u64 {
+        match self.limit {
+            Limit::TimeoutMs => self.ceiling,
+            _ => self.effective,
+        }
+    }
 
     /// Who set the ceiling, in words for people.
     pub fn set_by(&self) -> &str {
@@ -256,4 +277,67 @@ pub struct Confirm {
     /// If set, the calling MCP client may ask its own person. All policies of a call must set it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by_client: Option<String>,
+}
+
+impl Confirm {
+    pub fn of_policy(policy: &Policy) -> Option<Confirm> {
+        Some(Confirm {
+            policy: policy.name.clone(),
+            why: policy.confirm.clone()?,
+            by_client: policy.confirm_by_client.clone(),
+        })
+    }
+}
+
+/// What a tool needs and no grant can give it on this host. Any caller may read the words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Need {
+    /// The words after "it needs".
+    pub words: String,
+    /// JSON pointer of the request in the manifest; empty where no field of it asks.
+    pub pointer: String,
+    /// The manifest is wrong (it names something unknown, say), rather than this machine or version
+    /// lacking something.
+    pub mistake: bool,
+    /// Policy requires it.
+    pub by_policy: bool,
+}
+
+impl Need {
+    pub fn new(pointer: impl Into<String>, words: impl Into<String>) -> Need {
+        Need {
+            words: words.into(),
+            pointer: pointer.into(),
+            mistake: false,
+            by_policy: false,
+        }
+    }
+
+    pub fn by_policy(pointer: impl Into<String>, words: impl Into<String>) -> Need {
+        Need {
+            by_policy: true,
+            ..Need::new(pointer, words)
+        }
+    }
+
+    pub fn mistaken(pointer: impl Into<String>, words: impl Into<String>) -> Need {
+        Need {
+            mistake: true,
+            ..Need::new(pointer, words)
+        }
+    }
+}
+
+/// Lets `join` work on a list of needs.
+impl std::borrow::Borrow<str> for Need {
+    fn borrow(&self) -> &str {
+        &self.words
+    }
+}
+
+/// What is answered to the requests of one tool, in their order.
+#[derive(Default)]
+pub struct Answers {
+    pub verdicts: Vec<Verdict>,
+    pub lacks: Vec<Need>,
 }

@@ -67,7 +67,7 @@ impl Log {
         ]);
         // A script that a builtin tool runs has other policies too, so the policy digests cannot be
         // compared.
-        let policy = (!decision.in_process).then_some(decision.digest.as_str());
+        let policy = (!decision.identity.in_process).then_some(decision.governing.digest.as_str());
         let named = format!("\"tool\":{}", same[0]);
         let mut found = LastDenials {
             not_looked_at: passed_over,

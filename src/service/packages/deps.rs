@@ -20,7 +20,14 @@ pub fn need(catalog: &Catalog, reference: &str) -> Result<Option<Need>, Fault> {
     let decisions = catalog.decisions()?;
     let tool = decisions.snapshot.find(reference)?;
     let decided = decisions.decided(&tool);
-    Need::from_decision(decided.decision.runs.first().unwrap_or(&decided.decision))
+    Need::from_decision(
+        decided
+            .decision
+            .packages
+            .runs
+            .first()
+            .unwrap_or(&decided.decision),
+    )
 }
 
 /// The packages that a person names for the code of a builtin tool, and the lock file that its
@@ -49,7 +56,8 @@ pub fn need_named(
         machine,
     );
     let allowed = decision
-        .package_rules
+        .packages
+        .allowed
         .get(&Ecosystem::Python)
         .and_then(|allowed| allowed.as_ref().ok());
     let allowed =
@@ -64,6 +72,7 @@ pub fn need_named(
         bad(Kind::CapabilityError, &why)
     })?;
     let runtime = decision
+        .grants
         .runtime
         .clone()
         .ok_or_else(|| bad(Kind::CapabilityError, "this host has no Python"))?;

@@ -35,12 +35,16 @@ pub(super) type Published = BTreeMap<String, String>;
 impl Need {
     /// What a decided tool requires; `None`: nothing.
     pub fn from_decision(decision: &Decision) -> Result<Option<Need>, Fault> {
-        match (&decision.wanted, &decision.packages, &decision.shape) {
+        match (
+            &decision.packages.required,
+            &decision.grants.packages,
+            &decision.shape,
+        ) {
             // The files cannot be read, or disagree.
             (None, _, Err(fault)) if fault.kind == Kind::DependencyError => Err(fault.clone()),
             (None, ..) => Ok(None),
             (Some(wanted), Some(grant), Ok(shape)) => Ok(Some(Need {
-                tool: decision.tool.clone(),
+                tool: decision.identity.tool.clone(),
                 wanted: Arc::clone(wanted),
                 rules: grant.rules.clone(),
                 runtime: shape.runtime.clone(),

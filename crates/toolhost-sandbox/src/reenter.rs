@@ -1,0 +1,27 @@
+//! Reenter: a program that uses the sandbox is also what runs in it: the launcher, and the roles of
+//! its own. argv[0] says which of these a process is.
+
+use crate::{launcher, probe};
+use std::process::ExitCode;
+
+/// What a process of this program does instead of the program, by its name.
+pub type Role = (&'static str, fn() -> ExitCode);
+
+/// argv[0] of a process in this role.
+pub fn role_name(role: &str) -> String {
+    format!("toolhost-{role}")
+}
+
+/// The first line of `main`, before any thread or runtime is started. If this process was started
+/// as the launcher or in one of `roles`, it does that and ends.
+pub fn reenter(roles: &[Role]) {
+    let name = std::env::args_os().next().unwrap_or_default();
+    let own: [Role; 2] = [(launcher::ROLE, launcher::main), (probe::ROLE, probe::main)];
+    let role = own
+        .iter()
+        .chain(roles)
+        .find(|(role, _)| name.to_str() == Some(&role_name(role)));
+    if let Some((_, enter)) = role {
+        std::process::exit(i32::from(enter() != ExitCode::SUCCESS));
+    }
+}

@@ -1,0 +1,559 @@
+//! Grants: resolves the grants of a confinement to the files that exist now (host side of the layer
+//! `view`).
+//!
+//! Done for every call. A path is opened without following any link; its device and inode go to the
+//! launcher, which refuses anything else at that path. A grant that cannot be enforced exactly
+//! refuses the call and names the fix.
+
+use super::inspect::{
+    check_writable, explain, look, outside_repositories, refuse, specials, specials_at,
+};
+use crate::base::files::{self, Stamp, without_links};
+use crate::base::mask::Hidden;
+use crate::base::place::Mounts;
+use crate::base::text::printable;
+use crate::fault::{Fault, Kind};
+use crate::manifest::Language;
+use crate::policy::{Access, Area, Grant, Opening, ReadFile, Script, Shape, literal, name_matches};
+use crate::quantity::{MAX_SCRIPT_BYTES, MAX_SNAPSHOT_FILES};
+use crate::sandbox::{Mount, StagedFolder, Totals, identity};
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
+use nix::sys::stat::{FileStat, Mode, SFlag, fstat, mkdirat};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// All grants of one call, resolved.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ResolvedGrants {
+    pub mounts: Vec<Mount>,
+    pub stages: Vec<StagedFolder>,
+    /// Covered for this call: files by an empty file, folders by an empty folder.
+    pub masks: Vec<PathBuf>,
+    /// The size of the folders that are written live, before the call.
+    pub before: Totals,
+}
+
+/// Resolves every grant of `shape` on this machine. `script`: the shape's script is a file here,
+/// and is shown whatever is granted. Missing folders are made last, when nothing can refuse the
+/// call any more.
+pub fn resolve(shape: &Shape, script: bool) -> Result<ResolvedGrants, Fault> {
+    let (resolved, missing) = resolve_existing(shape, script)?;
+    if missing.is_empty() {
+        return Ok(resolved);
+    }
+    missing
+        .iter()
+        .try_for_each(|path| make(path, &shape.folder))?;
+    let (resolved, missing) = resolve_existing(shape, script)?;
+    match missing.first() {
+        None => Ok(resolved),
+        Some(path) => Err(explain(path, Errno::ENOENT)),
+    }
+}
+
+/// The grants of a shape, as far as they are resolved.
+#[derive(Default)]
+struct GrantPlan {
+    points: Option<Arc<Mounts>>,
+    mounts: BTreeMap<PathBuf, Mount>,
+    stages: BTreeMap<PathBuf, StagedFolder>,
+    masks: Vec<PathBuf>,
+    before: BTreeMap<PathBuf, Totals>,
+    /// Folders that must be made first.
+    missing: Vec<PathBuf>,
+}
+
+impl GrantPlan {
+    fn at(&mut self, grant: &Grant, shape: &Shape) -> Result<(), Fault> {
+        if grant.access == Access::Write {
+            outside_repositories(grant.area.folder())?;
+        }
+        match &grant.opening() {
+            Opening::Live { path } => {
+                check_mounts(path, self.points.as_deref())?;
+                let Some((folder, stat)) = folder_now(path, grant, shape)? else {
+                    self.missing.push(path.clone());
+                    return Ok(());
+                };
+                if grant.access == Access::Write {
+                    let (kept, totals) = check_writable(&folder, path)?;
+                    // A kept entry is opened with the rights of the grant's owner, even if another
+                    // user owns the entry.
+                    for (place, access, facts) in &kept {
+                        let kept = Mount::from_stat(place, *access, facts);
+                        insert(
+                            &mut self.mounts,
+                            Mount {
+                                uid: stat.st_uid,
+                                gid: stat.st_gid,
+                                ..kept
+                            },
+                        );
+                    }
+                    self.before.insert(path.clone(), totals);
+                }
+                if path.starts_with("/tmp") || path.starts_with("/dev/shm") {
+                    self.masks.extend(specials(&folder, path)?);
+                }
+                insert(
+                    &mut self.mounts,
+                    Mount::from_stat(path, grant.access, &stat),
+                );
+            }
+            Opening::Snapshot { folder, names } => {
+                // Each file is bound alone, so mounts beside it are not shown.
+                let files = matching(folder, names, &grant.asked)?;
+                files
+                    .iter()
+                    .try_for_each(|(path, _)| check_not_mounted(path, self.points.as_deref()))?;
+                for (path, stat) in files {
+                    insert(
+                        &mut self.mounts,
+                        Mount::from_stat(&path, Access::Read, &stat),
+                    );
+                }
+            }
+            Opening::Staged { folder, names } => {
+                check_mounts(folder, self.points.as_deref())?;
+                let stat = folder_now(folder, grant, shape)?;
+                if stat.is_none() {
+                    self.missing.push(folder.clone());
+                }
+                let (device, inode) = stat.map_or((0, 0), |(_, stat)| (stat.st_dev, stat.st_ino));
+                let none = Vec::new();
+                let shown = Vec::new();
+                let stage = self
+                    .stages
+                    .entry(folder.clone())
+                    .or_insert_with(|| StagedFolder {
+                        folder: folder.clone(),
+                        names: none,
+                        device,
+                        inode,
+                        show_rest: false,
+                        shown,
+                    });
+                stage.names.push(names.clone());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Resolves the grants as the files are now. The second value: the folders that must be made first.
+fn resolve_existing(shape: &Shape, script: bool) -> Result<(ResolvedGrants, Vec<PathBuf>), Fault> {
+    let mut looked = GrantPlan {
+        points: mount_points(shape)?,
+        ..GrantPlan::default()
+    };
+    shape
+        .grants
+        .iter()
+        .try_for_each(|grant| looked.at(grant, shape))?;
+    let GrantPlan {
+        mut mounts,
+        stages,
+        masks,
+        before,
+        missing,
+        ..
+    } = looked;
+    check_stage_count(stages.len())?;
+    // A worker needs no module in its view: the host reads it.
+    let shown = script && shape.runtime.language != Language::Wasm;
+    if let Some(path) = shape.script.as_ref().filter(|_| shown) {
+        let stat = look(path).map_err(|errno| explain(path, errno))?;
+        insert(&mut mounts, Mount::from_stat(path, Access::Read, &stat));
+    }
+    if let Some(built) = &shape.built {
+        let stat = look(&built.path).map_err(|errno| explain(&built.path, errno))?;
+        insert(
+            &mut mounts,
+            Mount::from_stat(&built.path, Access::Read, &stat),
+        );
+    }
+    forbid_execution(&mut mounts, &shape.written)?;
+    let mut resolved = ResolvedGrants {
+        mounts: uncovered(mounts),
+        stages: stages.into_values().collect(),
+        masks,
+        ..ResolvedGrants::default()
+    };
+    resolved
+        .mounts
+        .iter()
+        .filter_map(|mount| before.get(&mount.path))
+        .for_each(|totals| resolved.before.join(*totals));
+    Ok((settled(resolved)?, missing))
+}
+
+/// Reads a script for one call. It is never read again: what follows works on these bytes.
+pub fn read_script(path: &Path) -> Result<Script, Fault> {
+    fn failed(message: &str, why: &str, path: &Path) -> Fault {
+        Fault::new(Kind::DependencyError, message)
+            .person(printable(&format!("{}: {why}", path.display())))
+    }
+    let opened = match without_links(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY) {
+        Err(Errno::ENOENT) => {
+            let why = "does not exist; restore it, or remove the manifest";
+            return Err(failed("the tool's script no longer exists", why, path));
+        }
+        opened => File::from(opened.map_err(|errno| explain(path, errno))?),
+    };
+    let facts = opened
+        .metadata()
+        .map_err(|e| failed("the tool's script cannot be read", &e.to_string(), path))?;
+    let message = if facts.is_file() {
+        "the tool's script cannot be read"
+    } else {
+        "the tool's script is not a regular file any more"
+    };
+    let bytes = files::checked(Ok(opened), MAX_SCRIPT_BYTES, |_| None)
+        .map_err(|why| failed(message, &why, path))?;
+    let digest = crate::base::sha256_hex(&bytes);
+    // What the host can read the tool can, whoever owns the copy.
+    let mode = facts.mode() & 0o777 | 0o400;
+    let file = ReadFile {
+        path: path.to_owned(),
+        digest,
+        mode,
+        stamp: Stamp::from(&facts),
+    };
+    Ok(Script {
+        file,
+        bytes: Hidden(bytes),
+    })
+}
+
+fn check_stage_count(stages: usize) -> Result<(), Fault> {
+    let most = crate::base::messages::MAX_DESCRIPTORS;
+    if stages <= most {
+        return Ok(());
+    }
+    let message =
+        format!("the tool requests {stages} staged folders, but at most {most} are possible");
+    let person = "securityContext.fileAccess.allowWrite names files in too many folders; put them \
+                  into fewer, or request a folder above them with `/**`";
+    Err(refuse(&message, person.to_owned()))
+}
+
+/// The fault that `resolve` would return now, and the grant that causes it. Makes no folder.
+pub fn foresee(shape: &Shape) -> Option<(Fault, &Grant)> {
+    let first = shape.grants.first()?;
+    let mut looked = match mount_points(shape) {
+        Ok(points) => GrantPlan {
+            points,
+            ..GrantPlan::default()
+        },
+        Err(fault) => return Some((fault, first)),
+    };
+    shape
+        .grants
+        .iter()
+        .find_map(|grant| Some((looked.at(grant, shape).err()?, grant)))
+}
+
+/// Sets what stays visible of staged folders beside their copies, and covers special files around
+/// and below them.
+fn settled(mut resolved: ResolvedGrants) -> Result<ResolvedGrants, Fault> {
+    for stage in &mut resolved.stages {
+        stage.show_rest = resolved
+            .mounts
+            .iter()
+            .any(|m| m.folder && stage.folder.starts_with(&m.path));
+        if stage.show_rest {
+            resolved.masks.extend(specials_at(&stage.folder)?);
+        } else {
+            let paths = resolved.mounts.iter().map(|mount| mount.path.clone());
+            stage.shown = paths
+                .filter(|path| path.starts_with(&stage.folder))
+                .collect();
+            // Mounts are in order of path: what lies in a folder that is shown comes with it.
+            stage.shown.dedup_by(|below, path| below.starts_with(path));
+        }
+        for mount in resolved.mounts.iter().filter(|m: &&Mount| {
+            m.folder && m.access == Access::Read && m.path.starts_with(&stage.folder)
+        }) {
+            resolved.masks.extend(specials_at(&mount.path)?);
+        }
+    }
+    resolved.masks.sort();
+    resolved.masks.dedup();
+    Ok(resolved)
+}
+
+/// The wider right wins where two grants name one path.
+fn insert(mounts: &mut BTreeMap<PathBuf, Mount>, new: Mount) {
+    match mounts.get(&new.path) {
+        Some(old) if old.access >= new.access => {}
+        _ => {
+            mounts.insert(new.path.clone(), new);
+        }
+    }
+}
+
+/// No file that a tool wrote is executed, or mapped as a library: what is shown of such a place is
+/// a mount of its own. (Nothing in a folder that this call may write is executed.)
+fn forbid_execution(mounts: &mut BTreeMap<PathBuf, Mount>, written: &[Area]) -> Result<(), Fault> {
+    for area in written {
+        mounts
+            .values_mut()
+            .filter(|mount| area.holds(&mount.path))
+            .for_each(|mount| mount.no_exec = true);
+        let Area::Tree(tree) = area else { continue };
+        let above = tree
+            .ancestors()
+            .find_map(|above| mounts.get(above))
+            .filter(|mount| mount.path != *tree);
+        let Some(above) = above.filter(|mount| mount.access == Access::Read) else {
+            continue;
+        };
+        match look(tree) {
+            Ok(stat) => {
+                let device = stat.st_dev;
+                let inode = stat.st_ino;
+                let folder = is(&stat, SFlag::S_IFDIR);
+                let own = Mount {
+                    path: tree.clone(),
+                    folder,
+                    device,
+                    inode,
+                    no_exec: true,
+                    ..above.clone()
+                };
+                mounts.insert(tree.clone(), own);
+            }
+            // Gone, or a link by now: nothing of that place is shown there.
+            Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => {}
+            Err(errno) => return Err(explain(tree, errno)),
+        }
+    }
+    Ok(())
+}
+
+/// Leaves out what an equal grant above shows already, except a folder below which something is
+/// shown read-only.
+fn uncovered(mounts: BTreeMap<PathBuf, Mount>) -> Vec<Mount> {
+    let covered = |m: &Mount| {
+        // The nearest one above decides what shows there without this mount.
+        let above = m
+            .path
+            .ancestors()
+            .skip(1)
+            .find_map(|above| mounts.get(above).filter(|other| other.folder));
+        let mut below = mounts
+            .range(m.path.clone()..)
+            .take_while(|(path, _)| path.starts_with(&m.path));
+        above.is_some_and(|other: &Mount| (other.access, other.no_exec) == (m.access, m.no_exec))
+            && !below.any(|(_, other)| other.access < m.access)
+    };
+    mounts.values().filter(|m| !covered(m)).cloned().collect()
+}
+
+fn is(stat: &FileStat, kind: SFlag) -> bool {
+    files::is(stat.st_mode, kind)
+}
+
+/// The folder as it is now; `None` where it is missing and the call may make it.
+fn folder_now(
+    path: &Path,
+    grant: &Grant,
+    shape: &Shape,
+) -> Result<Option<(OwnedFd, FileStat)>, Fault> {
+    let made = grant.access == Access::Write && path.starts_with(&shape.folder);
+    let looked = without_links(path, OFlag::O_PATH).and_then(|file| Ok((fstat(&file)?, file)));
+    let (stat, file) = match looked {
+        Err(Errno::ENOENT) if made => return Ok(None),
+        other => other.map_err(|errno| explain(path, errno))?,
+    };
+    if is(&stat, SFlag::S_IFDIR) {
+        return Ok(Some((file, stat)));
+    }
+    if is(&stat, SFlag::S_IFLNK) {
+        let person = format!(
+            "{}: is a symbolic link; name the real path in manifest and policy",
+            path.display()
+        );
+        return Err(refuse("a granted folder is a symbolic link", person));
+    }
+    let person = format!(
+        "{}: is not a folder; grant a single file by its name without `/**`",
+        path.display()
+    );
+    Err(refuse("a granted folder is not a folder", person))
+}
+
+/// Whether a folder for results is missing, and this host cannot make it below the tool's folder.
+pub fn cannot_be_made(grant: &Grant, shape: &Shape) -> bool {
+    let path = grant.area.folder();
+    let missing = path
+        .symlink_metadata()
+        .is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound);
+    let there = path.ancestors().skip(1).find(|above| above.is_dir());
+    grant.access == Access::Write
+        && path.starts_with(&shape.folder)
+        && missing
+        && !there.is_some_and(|folder| {
+            nix::unistd::access(folder, nix::unistd::AccessFlags::W_OK).is_ok()
+        })
+}
+
+/// Makes missing folders beneath the tool's own, with the rights of that folder's owner.
+fn make(path: &Path, own: &Path) -> Result<(), Fault> {
+    let failed = |errno| explain(path, errno);
+    let mut at = without_links(own, OFlag::O_RDONLY | OFlag::O_DIRECTORY).map_err(failed)?;
+    let owner = fstat(&at).map_err(failed)?;
+    let parts: Vec<_> = path
+        .strip_prefix(own)
+        .unwrap_or(Path::new(""))
+        .components()
+        .collect();
+    // Checked before anything is made, so that a name that is too long leaves no folders behind.
+    if parts
+        .iter()
+        .any(|part| part.as_os_str().len() > nix::libc::NAME_MAX.unsigned_abs() as usize)
+    {
+        return Err(failed(Errno::ENAMETOOLONG));
+    }
+    let made = files::as_owner((owner.st_uid, owner.st_gid), || {
+        for part in parts {
+            match mkdirat(&at, part.as_os_str(), Mode::from_bits_truncate(0o755)) {
+                Ok(()) | Err(Errno::EEXIST) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+            let how = OpenHow::new()
+                .flags(OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC)
+                .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS);
+            at = openat2(&at, part.as_os_str(), how)?;
+        }
+        Ok(())
+    });
+    made.map_err(|e| {
+        let why = format!("{}: cannot be made: {e}; create it", path.display());
+        refuse("a granted folder does not exist and cannot be made", why)
+    })
+}
+
+/// Whether a grant opens a file of this owner and mode. Root could read every file, so under root a
+/// pattern opens only files of the folder's owner and files that all may read; a file named exactly
+/// is the person's own choice.
+pub fn opens(folder: &Path, names: &str, uid: u32, mode: u32) -> bool {
+    mode & 0o4 != 0
+        || literal(names).is_some()
+        || !identity::real_root()
+        || look(folder).is_ok_and(|folder| folder.st_uid == uid)
+}
+
+/// Regular files of one folder whose names match, in order. A missing folder or name matches
+/// nothing.
+fn matching(folder: &Path, names: &str, asked: &str) -> Result<Vec<(PathBuf, FileStat)>, Fault> {
+    let mut found = Vec::new();
+    let one = literal(names);
+    let named: Box<dyn Iterator<Item = nix::Result<String>>> = match &one {
+        Some(name) => Box::new(std::iter::once(Ok(name.clone()))),
+        None => listed(folder)?,
+    };
+    for name in named {
+        let name = name.map_err(|errno| explain(folder, errno))?;
+        if one.is_none() && !name_matches(names, &name) {
+            continue;
+        }
+        let path = folder.join(name);
+        // A link that matches is passed over: it could lead anywhere.
+        let stat = match look(&path) {
+            Ok(stat) => stat,
+            Err(errno) if one.is_some() && errno != Errno::ENOENT => {
+                return Err(explain(folder, errno));
+            }
+            // Not skipped: files would be left out silently.
+            Err(errno @ (Errno::EMFILE | Errno::ENFILE)) => return Err(explain(folder, errno)),
+            Err(_) => continue,
+        };
+        if is(&stat, SFlag::S_IFDIR) && one.is_some() {
+            let person = format!(
+                "{}: is a folder; for the folder and all below write `{asked}/`",
+                path.display()
+            );
+            return Err(refuse("a granted file is a folder", person));
+        }
+        if is(&stat, SFlag::S_IFREG) && opens(folder, names, stat.st_uid, stat.st_mode) {
+            found.push((path, stat));
+        }
+        if found.len() > MAX_SNAPSHOT_FILES {
+            let at = folder.display();
+            let person = format!(
+                "{at}/{names}: more than {MAX_SNAPSHOT_FILES} files match; request the folder with \
+                `/**`"
+            );
+            return Err(refuse("a file pattern matches too many files", person));
+        }
+    }
+    found.sort_by(|a, b| a.0.cmp(&b.0));
+    Ok(found)
+}
+
+/// The names in a folder one by one, because a tool can make as many as it likes.
+fn listed(folder: &Path) -> Result<Box<dyn Iterator<Item = nix::Result<String>>>, Fault> {
+    let failed = |errno| explain(folder, errno);
+    let opened = match without_links(folder, OFlag::O_RDONLY | OFlag::O_DIRECTORY) {
+        Err(Errno::ENOENT) => return Ok(Box::new(std::iter::empty())),
+        other => other.map_err(failed)?,
+    };
+    let names = files::names_in(opened).map_err(failed)?;
+    Ok(Box::new(names.filter_map(|name| {
+        name.map(|name| name.into_string().ok()).transpose()
+    })))
+}
+
+/// The mounts of this machine. An unreadable list is an error: it could hold any mount point. (Read
+/// only for a grant.)
+fn mount_points(shape: &Shape) -> Result<Option<Arc<Mounts>>, Fault> {
+    (!shape.grants.is_empty())
+        .then(Mounts::read)
+        .transpose()
+        .map_err(|e: std::io::Error| {
+            refuse(
+                "the list of mounts of this machine cannot be read",
+                format!("/proc/self/mountinfo: {e}; is /proc mounted?"),
+            )
+        })
+}
+
+fn check_mounts(path: &Path, mounts: Option<&Mounts>) -> Result<(), Fault> {
+    match mounts
+        .iter()
+        .flat_map(|mounts| mounts.points())
+        .find(|point| *point != path && point.starts_with(path))
+    {
+        None => Ok(()),
+        Some(point) => Err(refuse(
+            "a granted folder contains a mount point",
+            format!(
+                "{} is mounted inside the granted {}; grant the two folders one by one",
+                point.display(),
+                path.display()
+            ),
+        )),
+    }
+}
+
+/// Refuses a file that is a mount point: any file of this machine may be mounted over it.
+fn check_not_mounted(path: &Path, mounts: Option<&Mounts>) -> Result<(), Fault> {
+    if !mounts
+        .iter()
+        .flat_map(|mounts| mounts.points())
+        .any(|point| point == path)
+    {
+        return Ok(());
+    }
+    let person = format!(
+        "{}: something is mounted over it; name the file that is meant",
+        path.display()
+    );
+    Err(refuse("a granted file is a mount point", person))
+}

@@ -659,6 +659,7 @@ async fn a_listener_is_sent_changes_under_its_own_id() {
         toolhost::registry::DirectToolLoader::new(vec![world.root().join("late")], Vec::new());
     world
         .service
+        .catalog
         .add_source(Arc::new(crate::registry::Elsewhere(files)))
         .expect("another folder");
     let changed = client.answer().await;

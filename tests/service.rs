@@ -165,13 +165,14 @@ async fn a_call_that_cannot_be_recorded_is_refused() {
     assert!(
         world
             .service
-            .record_refusal(&caller(), "POST /", unread.clone())
+            .refusals
+            .record(&caller(), "POST /", unread.clone())
             .is_err()
     );
     assert_eq!(world.runs(), 0);
     // What has no record is counted in one as soon as it can be written.
     fs::remove_dir(world.root().join("state/audit.jsonl")).unwrap();
-    world.service.write_counts();
+    world.service.refusals.write_counts();
     let record = world.records().pop().unwrap();
     assert_eq!(
         record["notes"],
@@ -180,7 +181,8 @@ async fn a_call_that_cannot_be_recorded_is_refused() {
     assert!(
         world
             .service
-            .record_refusal(&caller(), "POST /", unread)
+            .refusals
+            .record(&caller(), "POST /", unread)
             .is_ok()
             && world.records().len() == 2,
         "the control"
@@ -280,14 +282,15 @@ async fn services_of_an_embedding_program_are_called_by_name_and_offered_once_th
     // A method may be registered at any time: until then the tool fails, and is not offered.
     let tool = world
         .service
-        .registry()
+        .catalog
+        .registry
         .snapshot()
         .find("app:none")
         .unwrap();
-    assert!(!world.service.can_call(&caller(), &tool));
+    assert!(!world.service.catalog.can_call(&caller(), &tool));
     methods.unwrap().register_sync("Greeter", "nowhere", Ok);
     assert!(
-        world.service.can_call(&caller(), &tool)
+        world.service.catalog.can_call(&caller(), &tool)
             && world.call("app:none", json!({})).await.outcome.is_success()
     );
     assert_eq!(world.runs(), 0, "no process");
@@ -371,6 +374,7 @@ async fn a_new_handler_type_needs_no_change_here_and_comes_and_goes_with_its_too
     assert!(gone().await, "the control");
     world
         .service
+        .catalog
         .register(definition("app:late"), "x-late", Arc::new(XEcho))
         .unwrap();
     assert_eq!(
@@ -379,6 +383,7 @@ async fn a_new_handler_type_needs_no_change_here_and_comes_and_goes_with_its_too
     );
     let fault = world
         .service
+        .catalog
         .register(definition("app:other"), "x-late", Arc::new(XEcho))
         .unwrap_err();
     assert!(
@@ -391,17 +396,22 @@ async fn a_new_handler_type_needs_no_change_here_and_comes_and_goes_with_its_too
     assert!(
         world
             .service
+            .catalog
             .register(definition("nonamespace"), "x-none", Arc::new(XEcho))
             .is_err()
     );
     assert!(
-        !world.service.unregister("fake:echo"),
+        !world.service.catalog.unregister("fake:echo"),
         "what a file defines stays"
     );
-    assert!(world.service.unregister("app:late") && !world.service.unregister("app:late"));
+    assert!(
+        world.service.catalog.unregister("app:late")
+            && !world.service.catalog.unregister("app:late")
+    );
     assert!(gone().await);
     world
         .service
+        .catalog
         .register(definition("app:other"), "x-late", Arc::new(XEcho))
         .expect("its handler is gone as well");
     // A call has its time once: a long check of its arguments is taken from it.
@@ -410,6 +420,7 @@ async fn a_new_handler_type_needs_no_change_here_and_comes_and_goes_with_its_too
     definition["parameters"]["properties"] = json!({ "words": words });
     world
         .service
+        .catalog
         .register(definition, "x-clock", Arc::new(XEcho))
         .unwrap();
     let began = Instant::now();

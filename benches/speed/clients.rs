@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 use toolhost::executor::Executor;
 use toolhost::fault::Kind;
 use toolhost::manifest::Language;
-use toolhost::service::background::Background;
+use toolhost::service::background;
 use toolhost::service::{Arguments, CallRequest, Caller, Service, Settings, Sink};
 use toolhost::transport::http as face;
 
@@ -278,7 +278,7 @@ fn served(house: &House, service: &Arc<Service>) -> anyhow::Result<Served> {
             .await
             .map_err(anyhow::Error::msg)?;
         let address = listener.address()?.to_string();
-        let (background, opened) = Background::open(service.clone(), None).await;
+        let (background, opened) = background::open(service.clone(), None).await;
         opened.map_err(anyhow::Error::msg)?;
         let callers = face::Callers::Own(WHO.to_owned());
         let (brokers, announced) = Default::default();

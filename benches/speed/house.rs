@@ -206,7 +206,7 @@ impl House {
             (&scripts, &wasm),
             service::Settings::default(),
         )?;
-        let snapshot = service.registry().snapshot();
+        let snapshot = service.catalog.registry.snapshot();
         Ok(House {
             root,
             runtime,

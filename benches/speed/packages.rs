@@ -330,11 +330,10 @@ fn put_into_store(
     layout: Layout,
     python: &Path,
 ) -> anyhow::Result<()> {
-    let need = service
-        .need(&format!("bench:{size}"))
+    let need = toolhost::service::packages::need(&service.catalog, &format!("bench:{size}"))
         .map_err(told)?
         .context("it requires something")?;
-    let packages = service.packages();
+    let packages = &service.packages;
     let (store, key) = (
         packages.store().map_err(told)?,
         packages.key(&need).map_err(told)?,

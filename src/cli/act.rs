@@ -70,7 +70,7 @@ async fn perform(settings: &Settings, args: &Args, text: &str) -> anyhow::Result
         ..empty
     };
     let answer = action::act(&service, &[], from, action::read(text)).await;
-    service.flush_traces(process::LAST_SPANS).await;
+    service.traces.finish(process::LAST_SPANS).await;
     Ok(answer)
 }
 

@@ -13,6 +13,7 @@ use crate::fault::{Fault, Kind};
 use crate::manifest::{Handler, Language, Manifest, ToolPaths};
 use crate::policy::{self, Grantable};
 use crate::sandbox::probe::ProbeResult;
+use crate::service::ledger::Ledger;
 use crate::service::packages::Packages;
 use crate::{registry, service};
 use http::Method;
@@ -196,8 +197,11 @@ fn with_records(settings: &Settings, known: &host::Tools, tool: &registry::Tool)
         .required
         .as_ref()
         .and_then(|_| match log() {
-            Ok(log) => Packages::new(host::packages(settings, &known.machine, false), None, log)
-                .found(&decision),
+            Ok(log) => {
+                let ledger = Arc::new(Ledger::open_beside(log.path()));
+                let settings = host::packages(settings, &known.machine, false);
+                Packages::new(settings, None, log, ledger).found(&decision)
+            }
             Err(why) => Some(Err(why)),
         });
     entry[policy::audit::KEPT_PACKAGES] = service::packages::value(&kept);

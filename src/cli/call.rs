@@ -97,9 +97,9 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         let service = host::service_of_one_call(settings, launchers, Some(words::note))?;
         let ended = tokio::select! {
             ended = shown_live(&service, request, args.verbose) => Ok(ended),
-            signal = process::wait_for_stop() => Err((signal, service.interrupted(&id))),
+            signal = process::wait_for_stop() => Err((signal, service.calls.interrupted(&id))),
         };
-        service.flush_traces(process::LAST_SPANS).await;
+        service.traces.finish(process::LAST_SPANS).await;
         anyhow::Ok(ended)
     });
     runtime.shutdown_timeout(process::SHUTDOWN_TIMEOUT);

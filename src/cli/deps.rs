@@ -9,7 +9,7 @@ use crate::base::text::{self, printable};
 use crate::fault::Kind;
 use crate::packages::store::BuiltEnvironment;
 use crate::service::Service;
-use crate::service::packages::{Need, ResolvedLock};
+use crate::service::packages::{self, Need, ResolvedLock};
 use serde_json::{Value, json};
 use std::io::{self, IsTerminal, Write as _};
 use std::path::{Path, PathBuf};
@@ -97,7 +97,7 @@ async fn perform(service: &Service, verb: Verb) -> Result<VerbOutput, Refusal> {
 
 /// What one tool requires. `Err`: it requires nothing.
 fn need(service: &Service, tool: &str) -> Result<Need, Refusal> {
-    service.need(tool)?.ok_or_else(|| nothing(tool))
+    packages::need(&service.catalog, tool)?.ok_or_else(|| nothing(tool))
 }
 
 fn nothing(tool: &str) -> Refusal {
@@ -116,12 +116,13 @@ fn needs(service: &Service, tool: Option<&str>) -> Result<(Vec<Need>, Exit), Ref
     let mut needs = Vec::new();
     let mut worst = Exit::Ok;
     for tool in service
-        .registry()
+        .catalog
+        .registry
         .snapshot()
         .list(&crate::registry::Filter::default())
     {
         let id = format!("{}@{}", tool.manifest.id, tool.manifest.version);
-        match service.need(&id) {
+        match packages::need(&service.catalog, &id) {
             Ok(need) => needs.extend(need),
             Err(fault) if fault.kind == Kind::DependencyError => {
                 let refusal = Refusal::from_fault(&fault);
@@ -160,11 +161,10 @@ async fn lock(
     let (need, of_policy) = match packages {
         // Ignores the present lock: the requirements may have changed since.
         [] => (
-            service.need_unlocked(tool)?.ok_or_else(|| nothing(tool))?,
+            packages::need_unlocked(&service.catalog, tool)?.ok_or_else(|| nothing(tool))?,
             None,
         ),
-        _ => service
-            .need_named(tool, packages)
+        _ => packages::need_named(&service.catalog, tool, packages)
             .map(|(need, path)| (need, Some(path)))?,
     };
     if need.wanted.locked {
@@ -181,7 +181,7 @@ async fn lock(
         );
         return Err(Refusal::new(Exit::Caller, why));
     }
-    let resolved = service.packages().lock(&need, &progress).await;
+    let resolved = service.packages.lock(&need, &progress).await;
     progress_ends();
     let resolved = resolved?;
     let folder = need
@@ -249,7 +249,7 @@ async fn build(service: &Service, tool: Option<&str>) -> Result<VerbOutput, Refu
     for need in needs {
         let name = need.tool.clone();
         let ready = service
-            .packages()
+            .packages
             .ready(need, Duration::MAX, |line| progress(&line))
             .await;
         progress_ends();
@@ -339,17 +339,17 @@ fn of_tool(
     service: &Service,
     tool: Option<&str>,
 ) -> Result<Vec<(Arc<BuiltEnvironment>, SystemTime)>, Refusal> {
-    let store = service.packages().store()?;
+    let store = service.packages.store()?;
     let all = store
         .list()
         .map_err(|e| Refusal::new(Exit::Host, format!("{}: {e}", text::path(store.path()))))?;
     let Some(tool) = tool else { return Ok(all) };
     let id = tool.split('@').next().unwrap_or(tool);
-    let need = service.need(tool);
+    let need = packages::need(&service.catalog, tool);
     let serving = need
         .as_ref()
         .ok()
-        .and_then(|need| service.packages().key(need.as_ref()?).ok());
+        .and_then(|need| service.packages.key(need.as_ref()?).ok());
     let own = |entry: &BuiltEnvironment| {
         entry.about.tool.split('@').next() == Some(id) || serving.as_ref() == Some(&entry.key)
     };
@@ -362,7 +362,7 @@ fn of_tool(
 }
 
 fn clean(service: &Service, tool: Option<&str>) -> Result<VerbOutput, Refusal> {
-    let packages = service.packages();
+    let packages = &service.packages;
     let store = packages.store()?;
     let broken =
         |e: io::Error| Refusal::new(Exit::Host, format!("{}: {e}", text::path(store.path())));
@@ -379,7 +379,7 @@ fn clean(service: &Service, tool: Option<&str>) -> Result<VerbOutput, Refusal> {
     match tool {
         None => store.forget_resolved().map_err(broken)?,
         Some(tool) => {
-            if let Ok(Some(need)) = service.need(tool) {
+            if let Ok(Some(need)) = packages::need(&service.catalog, tool) {
                 packages.forget(&need)?;
             }
         }

@@ -115,7 +115,7 @@ fn protected_files(settings: &Settings) -> impl Iterator<Item = PathBuf> {
     let records = [
         audit::CONFINEMENTS,
         audit::BEGUN,
-        audit::LEDGER,
+        service::ledger::LEDGER,
         service::background::FILE,
     ]
     .map(|name| {
@@ -529,7 +529,7 @@ pub fn with_service<T>(
     let done = runtime.block_on(async {
         let service = service_of_one_call(settings, launchers(settings)?, waits)?;
         let done = process::unless_stopped(work(&service)).await;
-        service.flush_traces(process::LAST_SPANS).await;
+        service.traces.finish(process::LAST_SPANS).await;
         anyhow::Ok(done)
     });
     runtime.shutdown_timeout(process::SHUTDOWN_TIMEOUT);
@@ -578,7 +578,9 @@ pub fn service_of_one_call(
         let registry = registry(&settings, &rules.policies, &rules.machine)?;
         Ok((rules, registry))
     };
-    service.set_reload(Arc::new(move || read().map_err(|why| unread(&why))));
+    service
+        .catalog
+        .set_reload(Arc::new(move || read().map_err(|why| unread(&why))));
     Ok(service)
 }
 
@@ -610,15 +612,20 @@ pub fn reload(settings: &Settings, service: &Service, because: Reload) {
     let settings = &settings.again();
     // Another process may have run a tool since: what that tool could write is not loaded here
     // either.
-    let read =
-        load_ledger(settings, service.registry()).and_then(|()| rules(settings, service.counted()));
-    let read = read.and_then(|rules| service.check_replacement(rules).map_err(anyhow::Error::msg));
+    let read = load_ledger(settings, &service.catalog.registry)
+        .and_then(|()| rules(settings, service.catalog.counted));
+    let read = read.and_then(|rules| {
+        service
+            .catalog
+            .check_replacement(rules)
+            .map_err(anyhow::Error::msg)
+    });
     if let (Err(why), Reload::FileChanged) = (&read, because)
-        && service.ready().is_ok()
+        && service.catalog.ready().is_ok()
     {
         let why = format!("the policies changed and cannot be read, so the old ones hold: {why:#}");
         words::fail(&format!("toolhost: reload: {why}"));
-        let failed = service.keep_rules(why);
+        let failed = service.catalog.keep_rules(why);
         return failed
             .iter()
             .for_each(|why| words::fail(&format!("toolhost: reload: {why}")));
@@ -628,11 +635,11 @@ pub fn reload(settings: &Settings, service: &Service, because: Reload) {
         unread(&why)
     });
     let obeyed = rules.is_ok();
-    for why in service.reload(rules) {
+    for why in service.catalog.reload(rules) {
         words::fail(&format!("toolhost: reload: {why}"));
     }
     if obeyed {
-        let snapshot = service.registry().snapshot();
+        let snapshot = service.catalog.registry.snapshot();
         let tools = snapshot.list(&registry::Filter::default()).len();
         let skipped = snapshot.skipped();
         let why = if skipped > 0 {
@@ -670,7 +677,7 @@ fn start_traces(settings: &Settings, service: &Service) {
         return;
     };
     match Collector::at(address) {
-        Ok(collector) => service.trace_to(collector),
+        Ok(collector) => service.traces.begin(collector),
         Err(why) => {
             // The text before an `@` may be a password.
             let place = text::printable(address.rsplit('@').next().unwrap_or_default());

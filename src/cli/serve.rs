@@ -9,7 +9,7 @@ use super::watch::{Mode, Watch};
 use super::{process, words};
 use crate::base::files::{self, Folder};
 use crate::base::text;
-use crate::service::background::Background;
+use crate::service::background;
 use crate::service::runlog;
 use crate::service::{self, Caller, Service};
 use crate::transport::announced::{self, Announcements};
@@ -150,7 +150,7 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
             ended = rest => ended,
             never = wait_for_second_stop(&kill) => match never {},
         };
-        last.0.flush_traces(process::LAST_SPANS).await;
+        last.0.traces.finish(process::LAST_SPANS).await;
         ended?;
         anyhow::Ok(signal.unwrap_or(Exit::Ok.into()))
     });
@@ -164,7 +164,7 @@ struct ShutdownGuard(Arc<Service>);
 
 impl Drop for ShutdownGuard {
     fn drop(&mut self) {
-        self.0.write_counts();
+        self.0.refusals.write_counts();
     }
 }
 
@@ -243,7 +243,7 @@ async fn over_http(
         stop.cancelled().await;
         return Ok(());
     };
-    let (background, opened) = Background::open(service, proxy).await;
+    let (background, opened) = background::open(service, proxy).await;
     if let Err(why) = opened {
         let why = text::printable(&why);
         words::fail(&format!(
@@ -327,7 +327,7 @@ fn say_where(
         .callers
         .operators()
         .into_iter()
-        .filter(|caller: &Caller| !service.who(caller, None).operator)
+        .filter(|caller: &Caller| !service.catalog.who(caller, None).operator)
     {
         let words = "callers.policy.toml alone says who is one, not a token, JWT or login";
         words::note(&format!(
@@ -358,7 +358,7 @@ fn say_where(
 
 /// Warns where the client on standard input has no tool to call.
 fn say_nothing_to_call(service: &Service, client: &mcp::Client) {
-    let who = service.who(&client.caller, client.label.as_deref());
+    let who = service.catalog.who(&client.caller, client.label.as_deref());
     if service.tools(&who).is_ok_and(|tools| tools.is_empty()) {
         let words =
             "the caller on standard input, may call no tool: callers.policy.toml grants none";
@@ -375,9 +375,10 @@ fn say_brokers(service: &Service, entries: &[BrokerSettings]) {
         let caller = Caller::named(entry.caller.clone());
         for tool in &entry.tools {
             let found = service
+                .catalog
                 .find(&caller, tool)
                 .ok()
-                .filter(|tool| service.can_call(&caller, tool));
+                .filter(|tool| service.catalog.can_call(&caller, tool));
             let shown = text::printable(tool);
             let caller = text::printable(&caller.user);
             match found {
@@ -417,15 +418,16 @@ async fn reload_on_change(
         let ahead = service.clone();
         let preparing = tokio::spawn(async move {
             for tool in ahead
-                .registry()
+                .catalog
+                .registry
                 .snapshot()
                 .list(&registry::Filter::default())
             {
-                ahead.prepare(&tool.reference()).await;
+                ahead.catalog.prepare(&tool.reference()).await;
             }
         });
         let again = settings.clone();
-        let snapshot = service.registry().snapshot();
+        let snapshot = service.catalog.registry.snapshot();
         let looking = tokio::task::spawn_blocking(move || {
             let missed = watch.follow(&again, snapshot, since);
             tracing::info!("{}", watch.describe());

@@ -40,7 +40,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         let tools = choose_tools(service, &args)?;
         // Manifest files that could not be loaded.
         let unread = if args.all {
-            service.registry().snapshot().skipped()
+            service.catalog.registry.snapshot().skipped()
         } else {
             0
         };
@@ -73,7 +73,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
 }
 
 fn choose_tools(service: &Service, args: &Args) -> anyhow::Result<Vec<Arc<registry::Tool>>> {
-    let snapshot = service.registry().snapshot();
+    let snapshot = service.catalog.registry.snapshot();
     let Some(reference) = &args.tool else {
         // The builtin tools' examples run scripts that the shipped folders hold, and only where a
         // policy lets them: they are tested by name.
@@ -93,7 +93,7 @@ fn choose_tools(service: &Service, args: &Args) -> anyhow::Result<Vec<Arc<regist
 async fn examples(service: &Arc<Service>, tools: &[Arc<registry::Tool>], args: &Args) -> Count {
     let mut count = Count::default();
     for tool in tools {
-        let needs = service.needs_of(tool);
+        let needs = service.catalog.needs_of(tool);
         if args.all && !needs.is_empty() {
             words::say(&format!(
                 "skip {}: needs {}",
@@ -133,7 +133,7 @@ async fn try_example(
     example: &Example,
     verbose: bool,
 ) -> Result<(), String> {
-    service.prepare(&tool.reference()).await;
+    service.catalog.prepare(&tool.reference()).await;
     let exactly = format!("{}@={}", tool.manifest.id, tool.manifest.version);
     let request = call::request(&exactly, Arguments::Value(example.input.clone()));
     let request = CallRequest { verbose, ..request };

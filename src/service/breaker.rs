@@ -5,6 +5,7 @@
 //! caller or a policy, and retryable faults do not count.
 
 use super::quota::held_back;
+use super::request::Caller;
 use crate::base::lock;
 use crate::base::semaphore;
 use crate::base::shares::{Shares, now};
@@ -22,7 +23,7 @@ const ROWS: usize = 10_000;
 type Key = (Option<String>, String);
 
 #[derive(Debug, Default)]
-pub(super) struct Breakers(Mutex<Shares<Key, Row>>);
+pub struct Breakers(Mutex<Shares<Key, Row>>);
 
 #[derive(Debug)]
 struct Row {
@@ -73,7 +74,7 @@ pub(super) struct Attempt {
 impl Breakers {
     /// Refuses a call whose breaker is open. `runs`: the call is about to run. When the wait is
     /// over one call probes; others are refused until it has ended.
-    pub fn enter(self: &Arc<Self>, call: BreakerCall, runs: bool) -> Result<Attempt, Fault> {
+    pub(super) fn enter(self: &Arc<Self>, call: BreakerCall, runs: bool) -> Result<Attempt, Fault> {
         let all = (None, call.runs.clone());
         let own = (Some(call.caller.clone()), call.runs.clone());
         let wanted = if call.is_own {
@@ -142,6 +143,14 @@ impl Breakers {
             .collect();
         states.sort_by(|a, b| (&a.tool, &a.caller).cmp(&(&b.tool, &b.caller)));
         states
+    }
+}
+
+impl Breakers {
+    /// The breakers that hold failures: the caller's own (`Catalog::who`), or everybody's for an
+    /// operator.
+    pub fn of(&self, caller: &Caller) -> Vec<BreakerState> {
+        self.states((!caller.operator).then_some(&caller.user))
     }
 }
 

@@ -3,13 +3,13 @@
 //! it.
 
 use super::decision_cache::DecisionCache;
-use super::{BreakerState, Caller, RateCharge, Service};
+use super::request::Caller;
 use crate::base::text::{head, printable};
 use crate::fault::{Fault, Kind};
 use crate::policy::{
     Breaker, CALLERS_FILE, CallbackRule, CallbackUrl, CallerRule, Callers, SecretSource, ToolLimit,
 };
-use crate::registry::{Filter, Tool};
+use crate::registry::Tool;
 use serde_json::Value;
 use std::sync::Arc;
 
@@ -46,6 +46,10 @@ impl Rights {
 
     fn rule(&self) -> Option<&CallerRule> {
         self.callers.as_ref()?.rule(&self.caller.user)
+    }
+
+    pub fn may_act_as_others(&self) -> bool {
+        self.rule().is_some_and(|rule| !rule.act_as.is_empty())
     }
 
     /// The name of the caller's entry.
@@ -183,45 +187,5 @@ impl DecisionCache {
                     fault.person(format!("{own}{withheld}, if there is such a tool"))
                 }
             })
-    }
-}
-
-impl Service {
-    /// Who a request counts as: the caller, or the user that its label names, if the caller may act
-    /// as that user. A file of callers says who is an operator; while it cannot be read, its last
-    /// version counts, so that somebody can see and end what runs.
-    pub fn who(&self, caller: &Caller, label: Option<&str>) -> Caller {
-        let rules = crate::base::lock(&self.rules).rules.clone();
-        Rights::new(rules.policies.callers(), caller, label).caller
-    }
-
-    /// Counts a request against the entry of its principal, before its body is read. `tool`: must
-    /// exist for the principal, unless that may act as others, who can have more tools.
-    pub fn charge_callers(&self, caller: &Caller, tool: Option<&str>) -> Result<(), Fault> {
-        let decisions = self.decisions()?;
-        let rights = decisions.rights(caller, None);
-        self.limiter.charge_callers(&rights, RateCharge::Due)?;
-        let tool = tool.filter(|_| rights.rule().is_none_or(|rule| rule.act_as.is_empty()));
-        tool.map_or(Ok(()), |tool| decisions.find(tool, &rights).map(drop))
-    }
-
-    /// The breakers that hold failures: the caller's own (`who`), or everybody's for an operator.
-    pub fn breakers(&self, caller: &Caller) -> Vec<BreakerState> {
-        self.breakers
-            .states((!caller.operator).then_some(&caller.user))
-    }
-
-    /// The tools that a caller (`who`) may call, in order of id and version.
-    pub fn tools(&self, caller: &Caller) -> Result<Vec<Arc<Tool>>, Fault> {
-        let decisions = self.decisions()?;
-        let rights = decisions.rights(caller, None);
-        let mut tools = decisions.snapshot.list(&Filter::default());
-        tools.retain(|tool| rights.may_call(&tool.manifest.id));
-        Ok(tools)
-    }
-
-    pub fn find(&self, caller: &Caller, reference: &str) -> Result<Arc<Tool>, Fault> {
-        let decisions = self.decisions()?;
-        decisions.find(reference, &decisions.rights(caller, None))
     }
 }

@@ -1,17 +1,18 @@
 //! Calls that wait or run, and those that ended lately: each is visible to whom it counts as, to
 //! its principal and to operators.
 
-use super::confirmation::OpenQuestion;
-use super::request::{CallRequest, Question};
-use super::{CallResult, Caller, Service, output};
+use super::output;
+use super::report::CallResult;
+use super::request::{Answer, CallRequest, Caller, Question};
 use crate::base::lock;
-use crate::base::semaphore::{self, Claim};
+use crate::base::semaphore::{self, Claim, Permit};
 use crate::base::shares::{IN_USE, Shares};
 use crate::base::text::{head, printable};
 use crate::fault::{Fault, Kind};
 use serde::Serialize;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 /// Most ended calls that are remembered. Beyond it, the oldest of the principal with the most is
@@ -49,7 +50,7 @@ pub struct CallState {
 
 /// Open and ended calls, by id, which is the order of time.
 #[derive(Debug, Default)]
-pub(super) struct Calls(Mutex<Shares<String, CallEntry>>);
+pub struct Calls(Mutex<Shares<String, CallEntry>>);
 
 #[derive(Debug)]
 pub(super) struct CallEntry {
@@ -61,6 +62,16 @@ pub(super) struct CallEntry {
     pub question: Option<OpenQuestion>,
 }
 
+/// A question that operators may answer, kept in the entry of its call.
+#[derive(Debug)]
+pub(super) struct OpenQuestion {
+    pub question: Question,
+    /// The caller may not answer it.
+    pub not_own: bool,
+    pub answer: oneshot::Sender<Answer>,
+    pub _reserved: Permit,
+}
+
 /// One open call. Dropped without `end`, the call counts as cancelled.
 #[derive(Debug)]
 pub(super) struct OpenCall {
@@ -70,7 +81,7 @@ pub(super) struct OpenCall {
 }
 
 impl Calls {
-    pub fn begin(self: &Arc<Self>, id: &str, request: &CallRequest) -> OpenCall {
+    pub(super) fn begin(self: &Arc<Self>, id: &str, request: &CallRequest) -> OpenCall {
         let cancelled = CancellationToken::new();
         let state = CallState {
             id: id.to_owned(),
@@ -98,7 +109,11 @@ impl Calls {
     }
 
     /// Changes an open call, or reads it.
-    pub fn change<T>(&self, id: &str, change: impl FnOnce(&mut CallEntry) -> T) -> Option<T> {
+    pub(super) fn change<T>(
+        &self,
+        id: &str,
+        change: impl FnOnce(&mut CallEntry) -> T,
+    ) -> Option<T> {
         lock(&self.0)
             .get_mut(&id.to_owned())
             .filter(|call| call.state.phase != Phase::Ended)
@@ -144,11 +159,11 @@ impl Drop for OpenCall {
     }
 }
 
-impl Service {
+impl Calls {
     /// The calls of a caller (`who`) and those that it made as others, or everybody's for an
     /// operator: those that ended lately, then those that are open.
-    pub fn calls(&self, caller: &Caller) -> Vec<CallState> {
-        let calls = lock(&self.calls.0);
+    pub fn of(&self, caller: &Caller) -> Vec<CallState> {
+        let calls = lock(&self.0);
         let seen = calls
             .iter()
             .map(|(_, call)| &call.state)
@@ -158,8 +173,8 @@ impl Service {
         seen
     }
 
-    pub fn call_state(&self, caller: &Caller, id: &str) -> Option<CallState> {
-        let state = lock(&self.calls.0).get(&id.to_owned())?.state.clone();
+    pub fn state(&self, caller: &Caller, id: &str) -> Option<CallState> {
+        let state = lock(&self.0).get(&id.to_owned())?.state.clone();
         caller
             .sees(&state.caller, &state.principal)
             .then_some(state)
@@ -180,7 +195,7 @@ impl Service {
 
     fn midway(&self, id: &str, fault: Fault) -> Fault {
         let ran = self
-            .call_state(&Caller::operator(""), id)
+            .state(&Caller::operator(""), id)
             .is_some_and(|state| state.ran);
         if ran {
             output::cancelled_midway(fault)
@@ -192,13 +207,12 @@ impl Service {
     /// Cancels an open call of this caller (`who`), or any call for an operator. False: the call
     /// does not exist.
     pub fn cancel(&self, caller: &Caller, id: &str) -> bool {
-        self.calls
-            .change(id, |call| {
-                caller
-                    .sees(&call.state.caller, &call.state.principal)
-                    .then(|| call.cancel.cancel())
-            })
-            .flatten()
-            .is_some()
+        self.change(id, |call| {
+            caller
+                .sees(&call.state.caller, &call.state.principal)
+                .then(|| call.cancel.cancel())
+        })
+        .flatten()
+        .is_some()
     }
 }

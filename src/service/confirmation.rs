@@ -6,11 +6,11 @@
 //! distinguished, a caller cannot approve its own call, unless every policy that requires approval
 //! allows that.
 
+use super::calls::{Calls, OpenQuestion};
+use super::quota::Limiter;
 use super::record::CallRecord;
-use super::request::{Answer, Approver, Event, EventStream, Question};
+use super::request::{Answer, Approver, Caller, Event, EventStream, Question};
 use super::target::Decided;
-use super::{Caller, Service};
-use crate::base::semaphore::Permit;
 use crate::base::sha256_hex;
 use crate::base::text::{self, printable};
 use crate::fault::{Fault, Kind};
@@ -25,57 +25,64 @@ pub const CONFIRMATION_TIMEOUT: Duration = Duration::from_secs(300);
 /// Longest text of arguments that is shown, characters.
 const SHOWN: usize = 16 * 1024;
 
-/// A question that operators may answer, kept in the entry of its call.
-#[derive(Debug)]
-pub(super) struct OpenQuestion {
-    pub question: Question,
-    not_own: bool,
-    answer: oneshot::Sender<Answer>,
-    _kept: Permit,
-}
-
 /// The questions that persons and clients have not answered yet.
-#[derive(Debug, Default)]
-pub(super) struct OpenQuestions {
+pub struct Confirmations {
+    calls: Arc<Calls>,
+    limiter: Arc<Limiter>,
+    timeout: Duration,
     /// Cloned for each.
     open: Arc<()>,
     /// Cancelled: no further one is asked.
     stop: CancellationToken,
 }
 
-impl Service {
+impl Confirmations {
+    pub(super) fn new(
+        calls: Arc<Calls>,
+        limiter: Arc<Limiter>,
+        timeout: Duration,
+    ) -> Confirmations {
+        Confirmations {
+            calls,
+            limiter,
+            timeout,
+            open: Arc::default(),
+            stop: CancellationToken::new(),
+        }
+    }
+
     /// Counts a question until the value is dropped, unless the host stops.
-    pub fn begin_question(&self) -> Result<Arc<()>, Fault> {
-        if self.questions.stop.is_cancelled() {
+    pub fn begin(&self) -> Result<Arc<()>, Fault> {
+        if self.stop.is_cancelled() {
             return Err(Fault::new(
                 Kind::RateLimitError,
                 "The server is being stopped, so nobody is asked.",
             )
             .retryable());
         }
-        Ok(self.questions.open.clone())
+        Ok(self.open.clone())
     }
 
     /// Refuses further questions, because the host stops.
-    pub fn stop_questions(&self) {
-        self.questions.stop.cancel();
+    pub fn stop(&self) {
+        self.stop.cancel();
     }
 
     /// Whether nothing but questions is open. `begun`: requests whose answers are not delivered,
     /// questions included.
     pub fn is_only_asking(&self, begun: usize) -> bool {
-        begun < Arc::strong_count(&self.questions.open) && self.calls.are_only_asking()
+        begun < Arc::strong_count(&self.open) && self.calls.are_only_asking()
     }
 
     /// The calls that wait for an operator's answer, for operators; the oldest first.
-    pub fn confirmations(&self) -> Vec<Question> {
+    pub fn list(&self) -> Vec<Question> {
         let mut open = self.calls.questions();
         open.sort_by(|a, b| (&a.asked, &a.call).cmp(&(&b.asked, &b.call)));
         open
     }
 
     /// Answers a question as an operator. `None`: the call no longer waits for an answer.
-    pub fn approve(
+    pub fn answer(
         &self,
         operator: &Caller,
         call: &str,
@@ -101,7 +108,7 @@ impl Service {
 
     async fn ask_operators(&self, question: &Question, not_own: bool) -> Result<Answer, Fault> {
         let principal = question.through.as_ref().unwrap_or(&question.caller);
-        let kept = self
+        let reserved = self
             .limiter
             .questions
             .try_enter(principal, 1)
@@ -117,15 +124,15 @@ impl Service {
             question: question.clone(),
             not_own,
             answer,
-            _kept: kept,
+            _reserved: reserved,
         };
         self.calls
             .change(&question.call, |call| call.question = Some(open));
         Ok(answered.await.unwrap_or(Answer::Nobody))
     }
 
-    /// Asks a person to approve the call, and waits without a slot. `Ok`: somebody approved it.
-    pub(super) async fn await_confirmation(
+    /// Asks a person to approve the call, which waits without a slot. `Ok`: somebody approved it.
+    pub(super) async fn ask(
         &self,
         target: &Decided,
         approver: Approver,
@@ -140,9 +147,8 @@ impl Service {
             return Err(Fault::new(Kind::ParameterValidationError, message).details(details));
         }
         let question = self.question(target, record);
-        let timeout = self.components.settings.confirmation_timeout;
         record.step_aside();
-        let _open = self.begin_question()?;
+        let _open = self.begin()?;
         self.calls.change(&record.id, |call| call.is_asking = true);
         let by_client = question.why.iter().all(|rule| rule.by_client.is_some());
         let approver = match approver {
@@ -163,7 +169,7 @@ impl Service {
             "a person is asked before this tool runs".to_owned(),
         ));
         let answer = {
-            let asked = tokio::time::timeout(timeout, asked);
+            let asked = tokio::time::timeout(self.timeout, asked);
             tokio::pin!(asked);
             loop {
                 tokio::select! {
@@ -185,13 +191,13 @@ impl Service {
         let (rule, fault) = match answer.unwrap_or_else(|_| {
             Err(not_agreed(&format!(
                 ", and did not answer within {} s.",
-                timeout.as_secs()
+                self.timeout.as_secs()
             ))
             .retryable())
         })? {
             Answer::Approved { by } => {
                 record.approved(&by);
-                return self.reacquire_slot(target, record).await;
+                return Ok(());
             }
             Answer::Denied { by } => (
                 format!("denied by {by}"),
@@ -240,10 +246,7 @@ impl Service {
             touches: policy::audit::touches(decision),
             digest: sha256_hex(about.to_string().as_bytes()),
             asked: now.to_string(),
-            until: now
-                .checked_add(self.components.settings.confirmation_timeout)
-                .unwrap_or(now)
-                .to_string(),
+            until: now.checked_add(self.timeout).unwrap_or(now).to_string(),
         }
     }
 }

@@ -2,6 +2,7 @@
 //! after the tool or its grant is gone. A call's places are added once its sandbox is set up,
 //! before it runs: each one line of JSON.
 
+use super::audit::log::refusal;
 use super::audit::segments::{self, ascii};
 use crate::base::files::{Folder, trustworthy};
 use crate::base::lock;
@@ -27,6 +28,8 @@ const MAX_TOOL_BYTES: usize = 4 * 1024 * 1024;
 #[derive(Debug)]
 pub struct Ledger {
     path: PathBuf,
+    /// The audit log beside it.
+    log: PathBuf,
     /// What was read so far; other hosts add to the same file.
     known: Mutex<KnownPlaces>,
 }
@@ -67,6 +70,7 @@ impl Ledger {
     pub fn open_beside(log: &Path) -> Ledger {
         Ledger {
             path: segments::folder(log).join(LEDGER),
+            log: log.to_owned(),
             known: Mutex::default(),
         }
     }
@@ -99,6 +103,15 @@ impl Ledger {
             .retryable()
         })?;
         Ok(take(&known))
+    }
+
+    /// Records what a call of this shape can write, before its tool starts. An error refuses the
+    /// call.
+    pub fn record(&self, shape: &policy::Shape) -> Result<(), Fault> {
+        self.add(shape).map_err(|e| {
+            let why = format!("the call's confinement cannot be stored beside it: {e}");
+            refusal(&self.log, &why)
+        })
     }
 
     /// Adds the places that a call of this shape can write, unless they are known.

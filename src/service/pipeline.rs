@@ -6,18 +6,24 @@
 //! in the record, which the stages fill. Nothing runs that could not be recorded first.
 
 use super::arguments::{self, Arguments};
+use super::audit::log::Log;
+use super::breaker::Breakers;
 use super::call_ended::Stage;
 use super::callers::Rights;
-use super::confirmation::changed;
+use super::catalog::Catalog;
+use super::confirmation::{Confirmations, changed};
 use super::decision_cache::DecisionCache;
+use super::ledger::Ledger;
 use super::output;
+use super::quota::Limiter;
 use super::reading::{AnswerRules, ReadAnswer};
 use super::record::CallRecord;
+use super::refusals::Refusals;
 use super::report::CallResult;
 use super::request::{CallRequest, Event, EventStream};
-use super::target::{Decided, FoundTool};
-use super::traces::TraceContext;
-use super::{Service, denials, ledger, packages, redact, secrets};
+use super::target::{Decided, FoundTool, Targets};
+use super::traces::context::TraceContext;
+use super::{denials, ledger, packages, preflight, redact, secrets};
 use crate::base::mask::{Hidden, TextStream};
 use crate::base::{files, lock};
 use crate::manifest::Manifest;
@@ -79,15 +85,27 @@ enum Attempt {
     DecideAgain(Box<Decided>),
 }
 
-impl Service {
+/// The one path of every call.
+pub(super) struct Pipeline {
+    pub catalog: Arc<Catalog>,
+    pub limiter: Arc<Limiter>,
+    pub breakers: Arc<Breakers>,
+    pub confirmations: Arc<Confirmations>,
+    pub packages: Arc<packages::Packages>,
+    pub refusals: Arc<Refusals>,
+    pub audit: Log,
+    pub ledger: Arc<Ledger>,
+}
+
+impl Pipeline {
     /// The audit log is opened first, so that a refusal is recorded as surely as a run.
-    pub(super) async fn pipeline(
+    pub async fn run(
         &self,
         request: CallRequest,
         stream: &mut EventStream,
         record: &mut CallRecord,
     ) -> Result<CallResult, Fault> {
-        record.entry = Some(self.open_record(record.principal())?);
+        record.entry = Some(self.refusals.open_record(record.principal())?);
         let mut admitted = self.admit(request, record).await?;
         let mut decided = self.decide(&admitted, record).await?;
         loop {
@@ -117,6 +135,7 @@ impl Service {
         record: &mut CallRecord,
     ) -> Result<Admitted, Fault> {
         let rights = self
+            .catalog
             .decisions()?
             .rights(&request.caller, request.label.as_deref());
         record.set_caller(&rights.caller);
@@ -150,7 +169,7 @@ impl Service {
         request: &CallRequest,
         record: &mut CallRecord,
     ) -> Result<(Arc<DecisionCache>, Rights, Arc<registry::Tool>), Fault> {
-        let decisions = self.decisions()?;
+        let decisions = self.catalog.decisions()?;
         let rights = decisions.rights(&request.caller, request.label.as_deref());
         if request
             .acts_as
@@ -187,7 +206,7 @@ impl Service {
         let mut deadline = CallDeadline::usual(&rights.principal, requested);
         let decided = decisions.decided_for(&tool, &deadline).await?;
         record.found(tool.clone());
-        self.available(&tool, &decided.decision)?;
+        preflight::available(&tool, &decided.decision)?;
         deadline.limit = Duration::from_millis(policy::time_ms(&decided.decision, timeout_ms)?);
         let input = check_arguments(
             &tool.manifest,
@@ -200,20 +219,25 @@ impl Service {
         rights
             .accepts(&tool.manifest.id, &input)
             .inspect_err(|_| record.denied_by = Some(rights.name()))?;
-        self.target(
-            FoundTool {
-                decisions,
-                rights,
-                tool,
-                decided,
-                timeout_ms,
-                explain,
-                deadline,
-            },
-            input,
-            record,
-        )
-        .await
+        let targets = Targets {
+            catalog: &self.catalog,
+            ledger: &self.ledger,
+        };
+        targets
+            .decide(
+                FoundTool {
+                    decisions,
+                    rights,
+                    tool,
+                    decided,
+                    timeout_ms,
+                    explain,
+                    deadline,
+                },
+                input,
+                record,
+            )
+            .await
     }
 
     async fn decide_again(
@@ -221,7 +245,7 @@ impl Service {
         admitted: &Admitted,
         record: &mut CallRecord,
     ) -> Result<Decided, Fault> {
-        self.read_again().await;
+        self.catalog.read_again().await;
         self.decide(admitted, record).await
     }
 
@@ -250,8 +274,10 @@ impl Service {
         if !target.decided.decision.conditions.confirm.is_empty() && !admitted.is_approved {
             record.enters(Stage::Confirm);
             let approver = std::mem::take(&mut admitted.request.approver);
-            self.await_confirmation(target, approver, stream, record)
+            self.confirmations
+                .ask(target, approver, stream, record)
                 .await?;
+            self.reacquire_slot(target, record).await?;
             admitted.is_approved = true;
             return Ok(true);
         }
@@ -291,11 +317,7 @@ impl Service {
 
     /// Waits for a slot again, at most as long as the call may run. It keeps the slot until its
     /// answer is delivered.
-    pub(super) async fn reacquire_slot(
-        &self,
-        target: &Decided,
-        record: &mut CallRecord,
-    ) -> Result<(), Fault> {
+    async fn reacquire_slot(&self, target: &Decided, record: &mut CallRecord) -> Result<(), Fault> {
         let (found, Some(slot)) = (&target.found, record.slot()) else {
             return Ok(());
         };
@@ -341,8 +363,8 @@ impl Service {
         record: &mut CallRecord,
     ) -> Result<Attempt, Fault> {
         let breaker = decided.attempt(&self.breakers, true)?;
-        let run = match self.make_ready(admitted, decided, record).await {
-            Ok(prepared) => self.run(admitted, prepared, stream, record).await,
+        let run = match self.prepare(admitted, decided, record).await {
+            Ok(prepared) => self.start(admitted, prepared, stream, record).await,
             Err(fault) => Err(fault),
         };
         let mut has_crashed = false;
@@ -387,7 +409,7 @@ impl Service {
                 .parent()
                 .filter(|folder| folder.is_absolute())
                 .map(Path::to_path_buf);
-            self.components
+            self.catalog
                 .registry
                 .snapshot()
                 .files
@@ -475,11 +497,7 @@ impl Service {
             Arc::make_mut(&mut confinement.shape).observe = true;
         }
         let written = &found.decisions.snapshot.written;
-        ledger::look_back(
-            &mut confinement.shape,
-            Some(self.components.audit.ledger()),
-            written,
-        )?;
+        ledger::look_back(&mut confinement.shape, Some(&self.ledger), written)?;
         if let Some(environment) = environment {
             packages::use_environment(Arc::make_mut(&mut confinement.shape), environment);
         }
@@ -490,7 +508,7 @@ impl Service {
             .secrets
             .iter()
             .flat_map(|grant| grant.from.named_files());
-        ledger::check_unwritten(sources, self.components.audit.ledger(), written)?;
+        ledger::check_unwritten(sources, &self.ledger, written)?;
         confinement.per_call.env = Hidden(std::mem::take(&mut target.env));
         secrets::provide(&mut confinement, left, record).await?;
         // The tool can continue the trace of its call, if its manifest declares these variables.
@@ -518,13 +536,13 @@ impl Service {
         } else {
             confinement.shape.digest()
         };
-        self.components.audit.keep(&confinement.shape, &digest)?;
+        self.audit.keep(&confinement.shape, &digest)?;
         record.confined(&confinement, digest);
         Ok(Some(confinement))
     }
 
     /// Confines the call, and charges the rates of its tools.
-    async fn make_ready(
+    async fn prepare(
         &self,
         admitted: &mut Admitted,
         mut decided: Decided,
@@ -566,7 +584,7 @@ impl Service {
 
     /// Runs the call, and handles what comes from its tool. What runs in this process ends at its
     /// time limit here.
-    async fn run(
+    async fn start(
         &self,
         admitted: &Admitted,
         prepared: Prepared,
@@ -621,8 +639,8 @@ impl Service {
                     return Ok(Run::DecideAgain(Box::new(now)));
                 }
                 // An executor that is gone by now starts nothing.
-                let audit = &self.components.audit;
-                let _ = reply.send(shape.map_or(Ok(()), |shape| audit.record_opened(&shape)));
+                let recorded = shape.map_or(Ok(()), |shape| self.ledger.record(&shape));
+                let _ = reply.send(recorded);
             }
         };
         while let Some(event) = received.try_next() {
@@ -653,7 +671,7 @@ fn context(deadline: CallDeadline, record: &CallRecord) -> executor::Context {
 impl Admitted {
     /// Charges the rates of the tools that this call runs, each once, however often it is decided
     /// again.
-    fn count(&mut self, limiter: &super::quota::Limiter, decided: &Decided) -> Result<(), Fault> {
+    fn count(&mut self, limiter: &Limiter, decided: &Decided) -> Result<(), Fault> {
         let mut new = decided.tools.clone();
         new.retain(|tool| !self.counted.contains(tool));
         limiter.starts(&decided.found.rights, &new)?;

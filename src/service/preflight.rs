@@ -137,8 +137,18 @@ pub fn foresee(
     }
 }
 
+/// Refuses a tool that lacks something on this machine, before its arguments are read.
+pub(super) fn available(tool: &registry::Tool, decision: &policy::Decision) -> Result<(), Fault> {
+    let needs = registry::needs_of(tool, decision);
+    if needs.is_empty() {
+        Ok(())
+    } else {
+        Err(unavailable(tool, &needs))
+    }
+}
+
 /// The refusal of a tool that is loaded, but lacks something on this machine.
-pub(super) fn unavailable(tool: &registry::Tool, needs: &[Need]) -> Fault {
+fn unavailable(tool: &registry::Tool, needs: &[Need]) -> Fault {
     let message = format!(
         "Tool {} is not available in this host: it needs {}.",
         tool.manifest.id,

@@ -3,8 +3,9 @@
 //! A quota is charged to the principal, who authenticated: under whatever names it acts, it has at
 //! most its share. A call is admitted, queued, or refused with a retryable `RateLimitError`.
 
+use super::arguments::Arguments;
 use super::callers::Rights;
-use super::{Arguments, CallRequest, RateCharge};
+use super::request::{CallRequest, RateCharge};
 use crate::base::semaphore::{self, Claim, FairSemaphore, Permit};
 use crate::base::shares::now;
 use crate::base::{json, lock};

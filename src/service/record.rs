@@ -4,17 +4,19 @@
 //! Secrets are hidden here, before anything leaves. A call that is dropped is recorded as
 //! cancelled.
 
+use super::audit::log::RecordPermit;
 use super::call_ended::{
     AuditRecord, CUT, CallEnded, Decision, PART, Stage, events, few, manifest, rule, violations,
 };
 use super::calls::{CallState, OpenCall, Phase};
-use super::metrics::Meter;
+use super::meters::Meter;
 use super::quota::Slot;
 use super::redact::{self, RecordArguments};
 use super::report::{CallResult, Report};
 use super::request::{CallRequest, Caller, new_id};
-use super::traces::{CallSpan, TraceContext};
-use super::{audit, output, runlog};
+use super::traces::context::TraceContext;
+use super::traces::spans::CallSpan;
+use super::{output, runlog};
 use crate::base::files::Stamp;
 use crate::base::mask::{HIDDEN, Mask, TextStream};
 use crate::base::text::{self, cut as cut_to};
@@ -52,7 +54,7 @@ pub(super) struct CallRecord {
     pub meter: Option<Meter>,
     pub listed: Option<OpenCall>,
     /// The permit to write its line of the audit log, until that is written.
-    pub entry: Option<audit::RecordPermit>,
+    pub entry: Option<RecordPermit>,
     /// Its transport could not read it as a call.
     pub unread: bool,
     /// The rule of the file of callers, or of an approval, that refused the call.

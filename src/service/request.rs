@@ -1,9 +1,9 @@
 //! A request: one call, its caller, who can be asked about it, and where its events go while it
 //! runs. The queue between a tool and its reader is bounded.
 
-use super::Arguments;
+use super::arguments::Arguments;
 use super::output::AskableClient;
-use super::traces::TraceContext;
+use super::traces::context::TraceContext;
 use crate::base::semaphore::Permit;
 use crate::base::text::{self, printable};
 use crate::executor::{Level, Progress};

@@ -4,7 +4,7 @@
 //! shown once. A call that waits to be shown keeps a bounded number of events in its sink; then its
 //! tool waits, too.
 
-use super::Report;
+use super::report::Report;
 use super::request::{CallRequest, Event, Sink};
 use crate::fault::{Fault, Kind};
 use futures_util::future::{BoxFuture, MaybeDone, maybe_done};

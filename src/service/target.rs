@@ -6,16 +6,18 @@
 
 use super::breaker::{Attempt, BreakerCall, Breakers};
 use super::callers::Rights;
+use super::catalog::Catalog;
 use super::decision_cache::{CachedDecision, DecisionCache};
+use super::ledger::Ledger;
 use super::output::{AskableClient, Questions};
 use super::record::CallRecord;
 use super::report::CallResult;
+use super::requirements;
 use super::script::{ScriptArguments, language_of, language_of_source};
-use super::{Service, requirements};
 use crate::base::text::printable;
 use crate::executor::method::{self, Method, ScriptMethod};
 use crate::executor::{CallDeadline, Executor};
-use crate::manifest::{Handler, Manifest, ToolPaths, arguments, environment};
+use crate::manifest::{Handler, Language, Manifest, ToolPaths, arguments, environment};
 use crate::packages::FileStamps;
 use crate::quantity::{Limit, MIB};
 use crate::{base, executor, fault, policy, quantity, registry, sandbox};
@@ -180,9 +182,24 @@ impl Decided {
 
 type Owner = (Arc<Manifest>, ToolPaths);
 
-impl Service {
+/// A script that a call names or holds.
+struct FoundScript {
+    site: ToolPaths,
+    /// Every manifest that it belongs to.
+    owners: Vec<Owner>,
+    language: Language,
+    source: Option<String>,
+}
+
+/// Finds what calls run.
+pub(super) struct Targets<'a> {
+    pub catalog: &'a Catalog,
+    pub ledger: &'a Ledger,
+}
+
+impl Targets<'_> {
     /// Finds the target of one call, and adds policy's decision about it to the record.
-    pub(super) async fn target(
+    pub async fn decide(
         &self,
         found: FoundTool,
         input: Value,
@@ -198,7 +215,7 @@ impl Service {
         let timeout_ms = *timeout_ms;
         let handler = &tool.manifest.handler;
         let method = match handler {
-            Handler::ServiceMethod { .. } => Some(self.components.executors.methods.find(handler)),
+            Handler::ServiceMethod { .. } => Some(self.catalog.methods().find(handler)),
             _ => None,
         };
         let script = match &method {
@@ -223,7 +240,7 @@ impl Service {
             let target = self.script_target(script, found, input, record).await;
             return target.map_err(|fault| method::restore_names(&handler, fault));
         }
-        let executor = self.executor(handler)?;
+        let executor = self.catalog.executor(handler)?;
         let script = read_script(&*executor, &decided.decision, &found.deadline).await?;
         Ok(Decided {
             tools: vec![tool.manifest.id.clone()],
@@ -259,38 +276,13 @@ impl Service {
             ..
         } = &found;
         let handler = &tool.manifest.handler;
-        let fixed = match handler {
-            Handler::ServiceMethod { language, .. } => *language,
-            _ => None,
-        };
         let given = ScriptArguments::read(method, method::rename_inputs(handler, input))?;
-        let ((site, owners), language, source) = match method {
-            ScriptMethod::Execute => {
-                let located = self.locate(&given.script, &found, record);
-                let located =
-                    located.map_err(|fault| not_there(fault, rights, &given.script, record))?;
-                (
-                    located,
-                    language_of(fixed, given.language, &given.script)?,
-                    None,
-                )
-            }
-            ScriptMethod::RunCode => {
-                // Source text has no file of its own: it is placed in scratch.
-                let empty = PathBuf::new();
-                let site = ToolPaths {
-                    manifest: empty.clone(),
-                    base: empty,
-                    script: None,
-                    folder: "/tmp".into(),
-                };
-                (
-                    (site, Vec::new()),
-                    language_of_source(fixed, given.language)?,
-                    Some(given.script.clone()),
-                )
-            }
-        };
+        let FoundScript {
+            site,
+            owners,
+            language,
+            source,
+        } = self.find_script(method, &given, &found, record)?;
         // First the secrets of the run, so that all messages about it are masked.
         let schemas = owners
             .iter()
@@ -348,7 +340,7 @@ impl Service {
             .as_ref()
             .map(|shape| shape.digest())
             .unwrap_or_default();
-        let executor = self.script_executor(language)?;
+        let executor = self.catalog.script_executor(language)?;
         let script = read_script(&*executor, &decision, &deadline).await?;
         Ok(Decided {
             tools: tools_of(&tool.manifest, &owners),
@@ -372,6 +364,45 @@ impl Service {
         })
     }
 
+    /// The script that the arguments name, or the source text that they hold.
+    fn find_script(
+        &self,
+        method: ScriptMethod,
+        given: &ScriptArguments,
+        found: &FoundTool,
+        record: &mut CallRecord,
+    ) -> Result<FoundScript, Fault> {
+        let fixed = match &found.tool.manifest.handler {
+            Handler::ServiceMethod { language, .. } => *language,
+            _ => None,
+        };
+        match method {
+            ScriptMethod::Execute => {
+                let located = self.locate(&given.script, found, record);
+                let (site, owners) = located
+                    .map_err(|fault| not_there(fault, &found.rights, &given.script, record))?;
+                Ok(FoundScript {
+                    site,
+                    owners,
+                    language: language_of(fixed, given.language, &given.script)?,
+                    source: None,
+                })
+            }
+            ScriptMethod::RunCode => Ok(FoundScript {
+                // Source text has no file of its own: it is placed in scratch.
+                site: ToolPaths {
+                    manifest: PathBuf::new(),
+                    base: PathBuf::new(),
+                    script: None,
+                    folder: "/tmp".into(),
+                },
+                owners: Vec::new(),
+                language: language_of_source(fixed, given.language)?,
+                source: Some(given.script.clone()),
+            }),
+        }
+    }
+
     /// The place of the script at a path, and the tools that own it, if this caller may run it.
     fn locate(
         &self,
@@ -382,7 +413,7 @@ impl Service {
         record: &mut CallRecord,
     ) -> Result<(ToolPaths, Vec<Owner>), Fault> {
         let snapshot = &decisions.snapshot;
-        let site = registry::scripts::resolve(&self.components.scripts, None, script_path)?;
+        let site = registry::scripts::resolve(&self.catalog.scripts, None, script_path)?;
         let Some(script) = site.script.as_deref() else {
             return Ok((site, Vec::new()));
         };
@@ -402,10 +433,7 @@ impl Service {
                 ..registry::scripts::not_found(script_path, &[])
             });
         }
-        self.components
-            .audit
-            .ledger()
-            .refuse_planted(script, &snapshot.written)?;
+        self.ledger.refuse_planted(script, &snapshot.written)?;
         // A host that runs as root could show the tool any file; a private one must be named in a
         // manifest.
         fn closed(path: &Path, bit: u32) -> bool {

@@ -103,7 +103,7 @@ impl Announcements {
                     .await
                     .map_err(|why| format!("the key of announcer {name}: {why}"))?;
                 let source = Arc::new(Announced::new(&name, &namespace));
-                service.add_source(source.clone())?;
+                service.catalog.add_source(source.clone())?;
                 known.insert(
                     name.clone(),
                     AnnouncerState {
@@ -271,8 +271,9 @@ impl Listener {
     async fn changed(&self, known: &AnnouncerState) {
         let service = self.service.clone();
         let source = known.source.clone();
-        let work =
-            tokio::task::spawn_blocking(move || service.refresh_source(registry_id(&source)));
+        let work = tokio::task::spawn_blocking(move || {
+            service.catalog.refresh_source(registry_id(&source))
+        });
         if let Err(why) = work.await {
             return tracing::error!(target: "toolhost::announced", "the registry failed; please \
                 report it: {why}");
@@ -287,7 +288,7 @@ impl Listener {
         let all = tools.join(", ");
         let rule = format!("a policy's [services] that allows them: call = [{grants}]");
         tracing::info!(target: "toolhost::announced", "{name} announces {all}; {rule}");
-        let snapshot = self.service.registry().snapshot();
+        let snapshot = self.service.catalog.registry.snapshot();
         for id in tools {
             let why = match snapshot.find(&id) {
                 Ok(tool) if tool.source == registry_id(&known.source) => continue,
@@ -357,7 +358,7 @@ impl AnnouncementSender {
             u64::try_from(self.announcing.ttl * 1000 / 3).unwrap_or_default(),
         )
         .min(MAX_ANNOUNCE_INTERVAL);
-        let mut changes = self.service.changes();
+        let mut changes = self.service.catalog.changes();
         loop {
             tokio::select! {
                 () = self.link.connected() => {}
@@ -422,9 +423,10 @@ impl AnnouncementSender {
         for reference in tools {
             let tool = self
                 .service
+                .catalog
                 .find(&caller, reference)
                 .ok()
-                .filter(|tool| self.service.can_call(&caller, tool));
+                .filter(|tool| self.service.catalog.can_call(&caller, tool));
             let Some(tool) = tool else { continue };
             let own = broker::descriptors(&tool.manifest, request.name(), request, response);
             found.insert(format!("tool-service/{}", own.service_key), own.service);

@@ -24,7 +24,7 @@ impl<L> Lists<L> {
     /// The list of a caller. It is not kept while the rules cannot be read.
     pub fn find(&self, service: &Service, caller: &Caller, make: impl FnOnce() -> L) -> Arc<L> {
         let make = || Arc::new(make());
-        let Ok(key) = service.offer_key(caller) else {
+        let Ok(key) = service.catalog.offer_key(caller) else {
             return make();
         };
         self.cell(key).get_or_init(make).clone()

@@ -311,7 +311,7 @@ async fn a_question_ends_unanswered_and_holds_up_nobody() {
     };
     let waiting = call();
     until("somebody is asked", || {
-        world.service.confirmations().len() == 1
+        world.service.confirmations.list().len() == 1
     })
     .await;
     // One call runs at once here, and one that waits for a person is none.
@@ -329,7 +329,7 @@ async fn a_question_ends_unanswered_and_holds_up_nobody() {
             && fault.retryable
             && fault.message.contains("did not answer")
     );
-    assert!(world.service.confirmations().is_empty());
+    assert!(world.service.confirmations.list().is_empty());
     let told = world.records().pop().unwrap();
     assert_eq!(
         (&told["decision"], &told["outcome"]),
@@ -339,13 +339,14 @@ async fn a_question_ends_unanswered_and_holds_up_nobody() {
     // Only so many wait, and of one caller fewer.
     let many = [0; 40].map(|_| call());
     until("as many as may", || {
-        world.service.confirmations().len() == 32
+        world.service.confirmations.list().len() == 32
     })
     .await;
     assert!(
         world
             .service
-            .approve(&Caller::operator("ops"), "none", true)
+            .confirmations
+            .answer(&Caller::operator("ops"), "none", true)
             .is_none()
     );
     let mut kinds = Vec::new();

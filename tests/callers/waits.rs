@@ -154,11 +154,11 @@ async fn what_was_cancelled_while_it_ran_is_not_made_again_by_itself() {
     let waiting = begin("c2");
     let alice = Caller::named("alice");
     until("it waits", || {
-        world.service.call_state(&alice, "c2").is_some()
+        world.service.calls.state(&alice, "c2").is_some()
     })
     .await;
     for (id, call, again) in [("c2", waiting, true), ("c1", running, false)] {
-        assert!(world.service.cancel(&alice, id));
+        assert!(world.service.calls.cancel(&alice, id));
         let fault = call.await.unwrap().outcome.into_fault().expect("cancelled");
         assert_eq!(
             (fault.kind, fault.retryable),

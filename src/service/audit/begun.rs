@@ -2,7 +2,7 @@
 //! if the log has no end of that call and the host of the call is gone. Nothing is flushed
 //! (fsync(2)): the page cache outlives the process.
 
-use super::MAX_LINE_BYTES;
+use super::segments::MAX_LINE_BYTES;
 use crate::base::files::Folder;
 use crate::base::lock;
 use nix::fcntl::{Flock, FlockArg, OFlag};

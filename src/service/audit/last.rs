@@ -1,9 +1,10 @@
 //! The latest denials of one tool, from the newest records of the log.
 
-use super::{Log, MAX_LINE_BYTES, segments};
+use super::log::Log;
+use super::segments::{self, MAX_LINE_BYTES};
 use crate::quantity::{KIB, MIB};
-use crate::service::LIMIT;
 use crate::service::call_ended::{MORE, manifest};
+use crate::service::denials::LIMIT;
 use crate::{policy, registry};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -54,8 +55,8 @@ impl Log {
         tool: &registry::Tool,
         decision: &policy::Decision,
     ) -> Result<LastDenials, String> {
-        let failed = |e: io::Error| format!("{}: {e}", self.path.display());
-        let (files, passed_over) = match segments::open_all(&self.path) {
+        let failed = |e: io::Error| format!("{}: {e}", self.path().display());
+        let (files, passed_over) = match segments::open_all(self.path()) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(LastDenials::default()),
             found => found.map_err(failed)?,
         };

@@ -13,7 +13,8 @@ use crate::egress::{self, Dialler, PostError};
 use crate::fault::{Fault, Kind};
 use crate::manifest::host::HostPattern;
 use crate::policy::{CallbackUrl, HostGrant, SecretGrant};
-use crate::service::{Caller, ledger, secrets};
+use crate::service::request::Caller;
+use crate::service::{ledger, secrets};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
@@ -179,14 +180,14 @@ impl Background {
         let url = CallbackUrl::parse(&callback.url)
             .map_err(|why| delivery_fault("its URL cannot be used", why))?;
         let (dialler, key) = {
-            let decisions = self.service.decisions()?;
+            let decisions = self.service.catalog.decisions()?;
             let rights = decisions.rights(&Caller::named(&job.caller), None);
             let (rule, from) = rights.callback(&url)?;
             let pattern = HostPattern {
                 host: url.host.clone(),
                 port: Some(url.port),
             };
-            let ledger = self.service.components.audit.ledger();
+            let ledger = &self.service.ledger;
             ledger::check_unwritten(from.named_files(), ledger, &decisions.snapshot.written)?;
             let ranges = rule.ranges.clone();
             let why = rule.why.clone();

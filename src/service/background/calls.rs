@@ -5,18 +5,20 @@
 
 use super::jobs::{Callback, CallbackState, Delivery, Job, Jobs};
 use super::store::{Change, JobStore};
-use super::{callback, task};
 use crate::base::json::Text;
 use crate::base::lock;
 use crate::base::text::{self, VisibleJson};
 use crate::executor::ToolAnswer;
 use crate::fault::{Fault, Kind};
 use crate::policy::CallbackUrl;
+use crate::service::audit::log::Log;
+use crate::service::audit::segments;
 use crate::service::callers::Rights;
-use crate::service::{
-    CallRequest, CallState, Caller, Phase, RateCharge, Report, Service, Sink, TraceContext, audit,
-    new_id,
-};
+use crate::service::calls::{CallState, Phase};
+use crate::service::entry::Service;
+use crate::service::report::Report;
+use crate::service::request::{CallRequest, Caller, RateCharge, Sink, new_id};
+use crate::service::traces::context::TraceContext;
 use jiff::Timestamp;
 use serde::Serialize;
 use std::collections::{HashMap, HashSet};
@@ -32,7 +34,8 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 const KILL_TIMEOUT: Duration = Duration::from_secs(3);
 
 pub struct Background {
-    pub(super) service: Arc<Service>,
+    /// The service whose calls these are.
+    pub service: Arc<Service>,
     /// `host:port` of the operator's proxy.
     pub(super) proxy: Option<String>,
     pub(super) jobs: Mutex<Jobs>,
@@ -104,16 +107,10 @@ impl Receipt {
 }
 
 impl Background {
-    /// Opens the store beside the audit log, adds an end to the calls of a dead host, and starts
-    /// sending callbacks. `Err` says why calls in the background are refused until that is fixed.
-    /// `proxy`: the proxy for callbacks.
-    pub async fn open(
-        service: Arc<Service>,
-        proxy: Option<String>,
-    ) -> (Arc<Background>, Result<(), String>) {
+    pub(super) fn new(service: Arc<Service>, proxy: Option<String>) -> Arc<Background> {
         let (alive, over) = mpsc::channel(1);
-        let jobs = Mutex::new(Jobs::new(service.limiter().clone()));
-        let background = Arc::new(Background {
+        let jobs = Mutex::new(Jobs::new(service.limiter.clone()));
+        Arc::new(Background {
             service,
             proxy,
             jobs,
@@ -123,19 +120,11 @@ impl Background {
             kill: CancellationToken::new(),
             alive: Mutex::new(Some(alive)),
             over: tokio::sync::Mutex::new(over),
-        });
-        let opened = background.open_or_get(KILL_TIMEOUT).await.map(drop);
-        tokio::spawn(callback::keep(
-            Arc::downgrade(&background),
-            background.changed.subscribe(),
-        ));
-        task::register(&background);
-        (background, opened)
+        })
     }
 
-    /// The service whose calls these are.
-    pub fn service(&self) -> Arc<Service> {
-        self.service.clone()
+    pub(super) async fn open_store(&self) -> Result<(), String> {
+        self.open_or_get(KILL_TIMEOUT).await.map(drop)
     }
 
     /// Starts a call that continues if its client leaves, and returns its receipt. A refusal leaves
@@ -187,7 +176,7 @@ impl Background {
 
     /// Checks a request, and makes its job. The call pipeline decides again when the call runs.
     fn new_job(&self, request: &mut CallRequest, callback: Option<String>) -> Result<Job, Fault> {
-        let decisions = self.service.decisions()?;
+        let decisions = self.service.catalog.decisions()?;
         let rights = decisions.rights(&request.caller, request.label.as_deref());
         let rate = std::mem::replace(&mut request.rate, RateCharge::Free);
         self.service.limiter.charge_callers(&rights, rate)?;
@@ -216,8 +205,8 @@ impl Background {
         let report = tokio::select! {
             biased;
             report = self.service.call(request, Sink::none()) => report,
-            () = cancel.cancelled() => ended(self.service.interrupted(&job.id), ),
-            () = self.kill.cancelled() => ended(self.service.stopped(&job.id), ),
+            () = cancel.cancelled() => ended(self.service.calls.interrupted(&job.id), ),
+            () = self.kill.cancelled() => ended(self.service.calls.stopped(&job.id), ),
         };
         self.keep_end(job, report, label.as_deref()).await;
     }
@@ -270,7 +259,7 @@ impl Background {
             .filter(|open| is_for(who, &open.job))
             .map(|open| open.job.clone())?;
         let open = if job.ended.is_none() {
-            self.service.call_state(who, id)
+            self.service.calls.state(who, id)
         } else {
             None
         };
@@ -286,7 +275,8 @@ impl Background {
             .collect();
         let mut open: HashMap<String, CallState> = self
             .service
-            .calls(who)
+            .calls
+            .of(who)
             .into_iter()
             .map(|call| (call.id.clone(), call))
             .collect();
@@ -364,7 +354,7 @@ impl Background {
         };
         drop(jobs);
         // Otherwise the call has not entered the pipeline yet.
-        if !self.service.cancel(who, id) {
+        if !self.service.calls.cancel(who, id) {
             cancel.cancel();
         }
         true
@@ -423,7 +413,7 @@ impl Background {
         if let Some(store) = store.as_ref() {
             return Ok(store.clone());
         }
-        let log = self.service.components.audit.clone();
+        let log = self.service.audit.clone();
         let loaded = self.loaded.load(Ordering::Relaxed);
         // Readers of the store that was closed end soon.
         let patience = if loaded { KILL_TIMEOUT } else { patience };
@@ -554,12 +544,8 @@ async fn write(store: &Arc<JobStore>, change: Change) -> Result<(), String> {
 
 /// Opens the store, and adds an end for each call whose host ended first.
 /// `ours`: the calls without an end run in this host.
-fn open_store(
-    log: &audit::Log,
-    patience: Duration,
-    ours: bool,
-) -> Result<(JobStore, Vec<Job>), String> {
-    let (store, mut jobs) = JobStore::open(audit::segments::folder(log.path()), patience)?;
+fn open_store(log: &Log, patience: Duration, ours: bool) -> Result<(JobStore, Vec<Job>), String> {
+    let (store, mut jobs) = JobStore::open(segments::folder(log.path()), patience)?;
     let open: HashSet<String> = jobs
         .iter()
         .filter(|job| job.ended.is_none())

@@ -3,9 +3,11 @@
 mod callback;
 mod calls;
 mod jobs;
+mod open;
 mod store;
 mod task;
 
 pub use calls::{Background, JobCounts, Receipt};
 pub use jobs::{CallbackState, Delivery};
+pub use open::open;
 pub use store::FILE;

@@ -8,7 +8,8 @@ use crate::executor::method::CALL_STATUS;
 use crate::executor::{self, CallDeadline, Ending, Executor, Outcome, ToolAnswer};
 use crate::fault::{Fault, Kind};
 use crate::quantity::LARGE_TEXT_BYTES;
-use crate::service::{Caller, Phase};
+use crate::service::calls::Phase;
+use crate::service::request::Caller;
 use serde_json::json;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -18,9 +19,8 @@ pub(super) fn register(background: &Arc<Background>) {
     let status = Arc::new(Status(Arc::downgrade(background)));
     background
         .service
-        .components
-        .executors
-        .methods
+        .catalog
+        .methods()
         .register_executor(CALL_STATUS.0, CALL_STATUS.1, status);
 }
 

@@ -1,7 +1,8 @@
 //! Builds package environments: in the sandbox, under limits of their own, one build for all calls
 //! that need the same. A build continues when its callers leave.
 
-use super::installer::{Installer, LineSink, Need, Published, program, unusable};
+use super::installer::{Installer, InstallerHost};
+use super::need::{LineSink, Need, Published, program, unusable, use_built};
 use crate::base::files::{self, Lock};
 use crate::base::semaphore::FairSemaphore;
 use crate::base::single_flight::{NoResult, SingleFlight};
@@ -14,8 +15,9 @@ use crate::packages::tree::TreeError;
 use crate::packages::{self, Index, PackageRequirements};
 use crate::policy::packages::{Ecosystem, Package};
 use crate::policy::versions::are_same;
-use crate::policy::{self, Built, Program, Runtime, Shape};
-use crate::service::audit;
+use crate::policy::{self, Runtime, Shape};
+use crate::service::audit::log::Log;
+use crate::service::ledger::Ledger;
 use jiff::Timestamp;
 use serde_json::json;
 use std::collections::HashMap;
@@ -75,8 +77,7 @@ impl BuildSettings {
 
 pub struct Packages {
     pub(super) settings: BuildSettings,
-    pub(super) process: Option<Arc<dyn Executor>>,
-    pub(super) audit: audit::Log,
+    host: InstallerHost,
     store: Mutex<Option<Arc<Store>>>,
     npm: OnceLock<Result<(Runtime, PathBuf), String>>,
     building: SingleFlight<Result<(), Fault>>,
@@ -104,12 +105,16 @@ impl Packages {
     pub fn new(
         settings: BuildSettings,
         process: Option<Arc<dyn Executor>>,
-        audit: audit::Log,
+        audit: Log,
+        ledger: Arc<Ledger>,
     ) -> Arc<Packages> {
         Arc::new(Packages {
             settings,
-            process,
-            audit,
+            host: InstallerHost {
+                process,
+                audit,
+                ledger,
+            },
             store: Mutex::default(),
             npm: OnceLock::new(),
             building: SingleFlight::new(UNDER_WAY),
@@ -312,10 +317,25 @@ impl Packages {
     }
 
     /// The interpreter that runs the installer, and the path of npm if that is the installer.
-    pub(super) fn tools<'a>(
+    fn installer<'a>(
         &'a self,
         need: &'a Need,
-    ) -> Result<(&'a Runtime, Option<&'a Path>), Fault> {
+        work: &'a Path,
+        report: LineSink<'a>,
+    ) -> Result<Installer<'a>, Fault> {
+        let (runtime, npm) = self.tools(need)?;
+        Ok(Installer {
+            host: &self.host,
+            need,
+            index: self.index(need)?,
+            runtime,
+            npm,
+            work,
+            report,
+        })
+    }
+
+    fn tools<'a>(&'a self, need: &'a Need) -> Result<(&'a Runtime, Option<&'a Path>), Fault> {
         if need.wanted.ecosystem == Ecosystem::Python {
             return Ok((&need.runtime, None));
         }
@@ -330,7 +350,7 @@ impl Packages {
         Ok((&npm.0, Some(&npm.1)))
     }
 
-    pub(super) fn index(&self, need: &Need) -> Result<&Index, Fault> {
+    fn index(&self, need: &Need) -> Result<&Index, Fault> {
         let ecosystem = need.wanted.ecosystem;
         let name = &need.rules.index;
         Index::find(&self.settings.indexes, ecosystem, name).ok_or_else(|| {
@@ -384,7 +404,7 @@ impl Packages {
             ..need.clone()
         };
         check_allowed(&need, &need.wanted.packages, None)?;
-        let installer = Installer::new(self, &need, &folder, &report)?;
+        let installer = self.installer(&need, &folder, &report)?;
         let mut published = installer.fetch().await?;
         check_allowed(&need, &need.wanted.packages, Some(&published))?;
         drop(fetching);
@@ -478,7 +498,7 @@ impl Packages {
     ) -> Result<ResolvedLock, Fault> {
         read_lock(
             need,
-            Installer::new(self, need, work, report)?
+            self.installer(need, work, report)?
                 .resolve(latest(need))
                 .await?,
         )
@@ -510,20 +530,6 @@ pub fn use_environment(shape: &mut Shape, environment: &EnvironmentLease) {
         environment.path.clone(),
         environment.entry.about.ecosystem,
     );
-}
-
-/// The same for the tree of an environment.
-pub(super) fn use_built(shape: &mut Shape, path: PathBuf, ecosystem: Ecosystem) {
-    let link = match ecosystem {
-        Ecosystem::Python => {
-            shape.runtime.program = Program::Path(path.join("bin/python"));
-            None
-        }
-        // The last folder in which Node and Bun look, so that what lies beside the script comes
-        // first.
-        Ecosystem::Node => Some(("/node_modules".into(), path.join("node_modules"))),
-    };
-    shape.built = Some(Built { path, link });
 }
 
 pub(super) fn under_way() -> Fault {

@@ -1,7 +1,7 @@
 //! The packages that tools require, and which of them exist: for `toolhost deps` and reports.
 
 use super::build::{self, Packages, ResolvedLock, under_way};
-use super::installer::{LineSink, Need, unusable};
+use super::need::{LineSink, Need, unusable};
 use crate::base::text;
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
@@ -9,134 +9,103 @@ use crate::packages;
 use crate::packages::store::BuiltEnvironment;
 use crate::policy::Decision;
 use crate::policy::packages::{Ecosystem, Package};
-use crate::service::{Service, requirements};
+use crate::service::catalog::Catalog;
+use crate::service::requirements;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-impl Service {
-    pub fn packages(&self) -> &Arc<Packages> {
-        &self.packages
-    }
-
-    /// What a tool requires; `None`: nothing.
-    pub fn need(&self, reference: &str) -> Result<Option<Need>, Fault> {
-        let decisions = self.decisions()?;
-        let tool = decisions.snapshot.find(reference)?;
-        let decided = decisions.decided(&tool);
-        Need::from_decision(
-            decided
-                .decision
-                .packages
-                .runs
-                .first()
-                .unwrap_or(&decided.decision),
-        )
-    }
-
-    /// The packages that a person names for the code of a builtin tool, and the lock file that its
-    /// policy names.
-    pub fn need_named(
-        &self,
-        reference: &str,
-        packages: &[String],
-    ) -> Result<(Need, PathBuf), Fault> {
-        let decisions = self.decisions()?;
-        let tool = decisions.snapshot.find(reference)?;
-        fn bad(kind: Kind, why: &str) -> Fault {
-            Fault::new(kind, text::printable(why)).by_caller()
-        }
-        if !tool.manifest.handler.runs_no_script() {
-            let why = "for this tool, name the packages in files beside its script";
-            return Err(bad(Kind::ParameterValidationError, why));
-        }
-        let policies = &decisions.policies;
-        let machine = &decisions.rules.machine;
-        let decision = requirements::of_source(
-            &tool,
-            Language::Python,
-            &decisions.snapshot,
-            policies,
-            machine,
-        );
-        let allowed = decision
+/// What a tool requires; `None`: nothing.
+pub fn need(catalog: &Catalog, reference: &str) -> Result<Option<Need>, Fault> {
+    let decisions = catalog.decisions()?;
+    let tool = decisions.snapshot.find(reference)?;
+    let decided = decisions.decided(&tool);
+    Need::from_decision(
+        decided
+            .decision
             .packages
-            .allowed
-            .get(&Ecosystem::Python)
-            .and_then(|allowed| allowed.as_ref().ok());
-        let allowed =
-            allowed.and_then(|allowed| Some((allowed.rules.clone(), allowed.lock_file.clone()?)));
-        let (rules, path) = allowed.ok_or_else(|| {
-            let line = "python = \
-                { index = \"default\", lock_file = \"run-code.pylock.toml\", why = \"…\" }";
-            let why = format!(
-                "no policy for {reference} names a lock: write [packages] {line} \
-                into it"
-            );
-            bad(Kind::CapabilityError, &why)
-        })?;
-        let runtime = decision
-            .grants
-            .runtime
-            .clone()
-            .ok_or_else(|| bad(Kind::CapabilityError, "this host has no Python"))?;
-        let name = path
-            .file_name()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned();
-        let wanted = packages::from_command_line(packages, name);
-        let wanted = Arc::new(wanted.map_err(|why| bad(Kind::ParameterValidationError, &why))?);
-        Ok((
-            Need {
-                tool: tool.reference(),
-                wanted,
-                rules,
-                runtime,
-            },
-            path,
-        ))
-    }
-
-    /// Like `need`, but as if the lock that will be written did not exist.
-    pub fn need_unlocked(&self, reference: &str) -> Result<Option<Need>, Fault> {
-        let decisions = self.decisions()?;
-        let tool = decisions.snapshot.find(reference)?;
-        let policies = &decisions.policies;
-        let machine = &decisions.rules.machine;
-        Need::from_decision(&requirements::decide_unlocked(
-            &tool,
-            &decisions.snapshot,
-            policies,
-            machine,
-        ))
-    }
+            .runs
+            .first()
+            .unwrap_or(&decided.decision),
+    )
 }
 
-impl Need {
-    /// What a decided tool requires; `None`: nothing.
-    pub fn from_decision(decision: &Decision) -> Result<Option<Need>, Fault> {
-        match (
-            &decision.packages.required,
-            &decision.grants.packages,
-            &decision.shape,
-        ) {
-            // The files cannot be read, or disagree.
-            (None, _, Err(fault)) if fault.kind == Kind::DependencyError => Err(fault.clone()),
-            (None, ..) => Ok(None),
-            (Some(wanted), Some(grant), Ok(shape)) => Ok(Some(Need {
-                tool: decision.identity.tool.clone(),
-                wanted: Arc::clone(wanted),
-                rules: grant.rules.clone(),
-                runtime: shape.runtime.clone(),
-            })),
-            (.., Err(fault)) => Err(fault.clone()),
-            (.., Ok(_)) => Err(Fault::new(
-                Kind::SecurityError,
-                "no policy lets this tool have packages",
-            )),
-        }
+/// The packages that a person names for the code of a builtin tool, and the lock file that its
+/// policy names.
+pub fn need_named(
+    catalog: &Catalog,
+    reference: &str,
+    packages: &[String],
+) -> Result<(Need, PathBuf), Fault> {
+    let decisions = catalog.decisions()?;
+    let tool = decisions.snapshot.find(reference)?;
+    fn bad(kind: Kind, why: &str) -> Fault {
+        Fault::new(kind, text::printable(why)).by_caller()
     }
+    if !tool.manifest.handler.runs_no_script() {
+        let why = "for this tool, name the packages in files beside its script";
+        return Err(bad(Kind::ParameterValidationError, why));
+    }
+    let policies = &decisions.policies;
+    let machine = &decisions.rules.machine;
+    let decision = requirements::of_source(
+        &tool,
+        Language::Python,
+        &decisions.snapshot,
+        policies,
+        machine,
+    );
+    let allowed = decision
+        .packages
+        .allowed
+        .get(&Ecosystem::Python)
+        .and_then(|allowed| allowed.as_ref().ok());
+    let allowed =
+        allowed.and_then(|allowed| Some((allowed.rules.clone(), allowed.lock_file.clone()?)));
+    let (rules, path) = allowed.ok_or_else(|| {
+        let line = "python = \
+            { index = \"default\", lock_file = \"run-code.pylock.toml\", why = \"…\" }";
+        let why = format!(
+            "no policy for {reference} names a lock: write [packages] {line} \
+            into it"
+        );
+        bad(Kind::CapabilityError, &why)
+    })?;
+    let runtime = decision
+        .grants
+        .runtime
+        .clone()
+        .ok_or_else(|| bad(Kind::CapabilityError, "this host has no Python"))?;
+    let name = path
+        .file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned();
+    let wanted = packages::from_command_line(packages, name);
+    let wanted = Arc::new(wanted.map_err(|why| bad(Kind::ParameterValidationError, &why))?);
+    Ok((
+        Need {
+            tool: tool.reference(),
+            wanted,
+            rules,
+            runtime,
+        },
+        path,
+    ))
+}
+
+/// Like `need`, but as if the lock that will be written did not exist.
+pub fn need_unlocked(catalog: &Catalog, reference: &str) -> Result<Option<Need>, Fault> {
+    let decisions = catalog.decisions()?;
+    let tool = decisions.snapshot.find(reference)?;
+    let policies = &decisions.policies;
+    let machine = &decisions.rules.machine;
+    Need::from_decision(&requirements::decide_unlocked(
+        &tool,
+        &decisions.snapshot,
+        policies,
+        machine,
+    ))
 }
 
 /// The packages that exist for a tool.

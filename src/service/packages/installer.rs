@@ -2,28 +2,30 @@
 //! and no package code running, once without a network. An installer gets no file of the tool and
 //! no setting of this machine's user.
 
-use super::build::{Packages, use_built};
+use super::need::{LineSink, Need, Published, program, unusable, use_built};
 use crate::base::{lock, text};
 use crate::executor::{self, Ending, Event, Executor};
 use crate::fault::{Fault, Kind};
 use crate::manifest::{self, Manifest, ToolPaths};
+use crate::packages::Index;
 use crate::packages::installed::Vendored;
 use crate::packages::store::{ENTRY, Layout};
-use crate::packages::{Index, PackageRequirements};
-use crate::policy::packages::{Ecosystem, PackageRules};
+use crate::policy::packages::Ecosystem;
 use crate::policy::versions;
 use crate::policy::{
-    Access, Area, Confinement, Grant, Network, PerCall, Program, Runtime, Shape, WritablePaths,
+    Access, Area, Confinement, Grant, Network, PerCall, Runtime, Shape, WritablePaths,
 };
 use crate::quantity::{GIB, Limit, MAX_TREE_BYTES, MIB};
+use crate::service::arguments::Arguments;
+use crate::service::audit::log::Log;
+use crate::service::ledger::Ledger;
 use crate::service::record::CallRecord;
 use crate::service::redact::{Masked, RecordArguments};
-use crate::service::traces::CallSpan;
-use crate::service::{
-    Arguments, CallRequest, CallResult, Caller, denials, ledger, output, secrets,
-};
+use crate::service::report::CallResult;
+use crate::service::request::{CallRequest, Caller};
+use crate::service::traces::spans::CallSpan;
+use crate::service::{denials, ledger, output, secrets};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -42,60 +44,25 @@ const PYTHON: &str = include_str!("install.py");
 const NODE: &str = include_str!("install.cjs");
 const LIST: &str = include_str!("list.py");
 
-#[derive(Clone, Debug)]
-pub struct Need {
-    /// `id@version`
-    pub tool: String,
-    pub wanted: Arc<PackageRequirements>,
-    pub rules: PackageRules,
-    /// The interpreter of the call.
-    pub runtime: Runtime,
+/// What runs installers, and where that is recorded.
+pub(super) struct InstallerHost {
+    pub process: Option<Arc<dyn Executor>>,
+    pub audit: Log,
+    pub ledger: Arc<Ledger>,
 }
-
-impl Need {
-    /// The tool without its version, for people.
-    pub fn id(&self) -> String {
-        text::printable(self.tool.split('@').next().unwrap_or_default())
-    }
-}
-
-/// Receives each line an installer prints.
-pub(super) type LineSink<'a> = &'a (dyn Fn(&str) + Sync);
-/// When files were published, by digest, and what is a copy inside of others, by `name version`:
-/// RFC 3339, or empty where a file is used and the index does not say.
-pub(super) type Published = BTreeMap<String, String>;
 
 pub(super) struct Installer<'a> {
-    packages: &'a Packages,
-    need: &'a Need,
-    index: &'a Index,
+    pub host: &'a InstallerHost,
+    pub need: &'a Need,
+    pub index: &'a Index,
     pub runtime: &'a Runtime,
-    npm: Option<&'a Path>,
+    pub npm: Option<&'a Path>,
     /// The folder of the build. Its path is removed from what the installer prints.
-    work: &'a Path,
-    report: LineSink<'a>,
+    pub work: &'a Path,
+    pub report: LineSink<'a>,
 }
 
-impl<'a> Installer<'a> {
-    pub fn new(
-        packages: &'a Packages,
-        need: &'a Need,
-        work: &'a Path,
-        report: LineSink<'a>,
-    ) -> Result<Installer<'a>, Fault> {
-        let (runtime, npm) = packages.tools(need)?;
-        let index = packages.index(need)?;
-        Ok(Installer {
-            packages,
-            need,
-            index,
-            runtime,
-            npm,
-            work,
-            report,
-        })
-    }
-
+impl Installer<'_> {
     /// Fetches what the lock names. Returns when each file was published, if the rules need that
     /// and the index knows.
     pub async fn fetch(&self) -> Result<Published, Fault> {
@@ -284,14 +251,14 @@ impl<'a> Installer<'a> {
         order: Value,
         record: &mut CallRecord,
     ) -> Result<Value, Fault> {
-        let audit = &self.packages.audit;
+        let audit = &self.host.audit;
         record.entry = Some(audit.open()?);
         let shown = RecordArguments::Tree(json!({"run": what, "tool": self.need.tool}));
         record.given(Masked {
             shown,
             ..Masked::default()
         });
-        let process = self.packages.process.as_ref().ok_or_else(|| {
+        let process = self.host.process.as_ref().ok_or_else(|| {
             Fault::new(
                 Kind::CapabilityError,
                 "this host runs no scripts, and so no installer of packages",
@@ -316,7 +283,7 @@ impl<'a> Installer<'a> {
         let trusted: Vec<PathBuf> = self.index.files().collect();
         ledger::check_unwritten(
             trusted.iter().map(PathBuf::as_path),
-            audit.ledger(),
+            &self.host.ledger,
             &WritablePaths::default(),
         )?;
         secrets::provide(&mut confinement, Duration::from_secs(10), record).await?;
@@ -454,29 +421,3 @@ static NO_MANIFEST: LazyLock<Arc<Manifest>> = LazyLock::new(|| {
             .0,
     )
 });
-
-/// The file of an interpreter, with symbolic links resolved.
-pub(super) fn program(runtime: &Runtime) -> Result<PathBuf, Fault> {
-    let Program::Path(path) = &runtime.program else {
-        return Err(Fault::new(
-            Kind::InternalError,
-            "packages for a tool without an interpreter",
-        ));
-    };
-    path.canonicalize().map_err(|e| {
-        let message = "the interpreter of this tool does not exist any more, so nothing was run";
-        Fault::new(Kind::DependencyError, message).person(format!("{}: {e}", text::path(path)))
-    })
-}
-
-pub(super) fn unusable(error: std::io::Error) -> Fault {
-    Fault::new(
-        Kind::InternalError,
-        "this host's store of packages cannot be used, so nothing was run",
-    )
-    .person(format!(
-        "the store of packages: {}",
-        text::printable(&error.to_string())
-    ))
-    .retryable()
-}

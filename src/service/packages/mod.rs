@@ -3,7 +3,8 @@
 mod build;
 mod deps;
 mod installer;
+mod need;
 
 pub use build::{BuildSettings, Packages, Ready, ResolvedLock, use_environment};
-pub use deps::{PackageState, PackageStatus, value};
-pub use installer::Need;
+pub use deps::{PackageState, PackageStatus, need, need_named, need_unlocked, value};
+pub use need::Need;

@@ -92,7 +92,12 @@ pub fn request(
     };
     let mut tool = action.tool.clone();
     // A tool that this caller may not call does not exist for it.
-    let find = |tool: &str| service.find(&service.who(&from.caller, from.label.as_deref()), tool);
+    let find = |tool: &str| {
+        service.catalog.find(
+            &service.catalog.who(&from.caller, from.label.as_deref()),
+            tool,
+        )
+    };
     let mut found = find(&tool);
     let unknown = found
         .as_ref()

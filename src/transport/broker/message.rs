@@ -149,11 +149,14 @@ fn with_trace(delivery: &Delivery, mut asked: BrokerCall) -> BrokerCall {
 /// True if policy leaves the tool nothing to write and no host to reach, or if the manifest and the
 /// operator's entry both call it idempotent.
 fn may_run_again(broker: &BrokerServer, call: &CallRequest) -> bool {
-    let who = broker.service.who(&call.caller, call.label.as_deref());
-    let Ok(tool) = broker.service.find(&who, &call.tool) else {
+    let who = broker
+        .service
+        .catalog
+        .who(&call.caller, call.label.as_deref());
+    let Ok(tool) = broker.service.catalog.find(&who, &call.tool) else {
         return false;
     };
-    let effects = broker.service.effects(&tool);
+    let effects = broker.service.catalog.effects(&tool);
     effects.is_some_and(|effects| !effects.writes && !effects.hosts)
         || tool.manifest.idempotent && broker.entry.idempotent.contains(&tool.manifest.id)
 }
@@ -351,7 +354,7 @@ async fn run(
     let (report, parts) = tokio::select! {
         biased;
         () = broker.kill.cancelled() => {
-            (Report::of_fault(call_id.clone(), &name, broker.service.stopped(&call_id)), Ok(0))
+            (Report::of_fault(call_id.clone(), &name, broker.service.calls.stopped(&call_id)), Ok(0))
         }
         ended = whole => ended,
     };

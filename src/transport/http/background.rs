@@ -52,10 +52,12 @@ pub fn is_detached(known: &KnownRequest, request: &CallRequest, by_body: Option<
         let who = known
             .server
             .service
+            .catalog
             .who(&request.caller, request.label.as_deref());
         known
             .server
             .service
+            .catalog
             .find(&who, &request.tool)
             .is_ok_and(|tool| tool.manifest.execution.asynchronous)
     };
@@ -116,7 +118,8 @@ pub async fn list(known: KnownRequest) -> Response {
         .collect();
     let others = server
         .service
-        .calls(&who)
+        .calls
+        .of(&who)
         .into_iter()
         .filter(|call| !ids.contains(call.id.as_str()));
     let mut all: Vec<Value> = others.map(|call| json!(call)).collect();
@@ -162,7 +165,7 @@ pub async fn one(known: KnownRequest, Path(id): Path<String>) -> Result<Response
         }
         None => {}
     }
-    match server.service.call_state(&who, &id) {
+    match server.service.calls.state(&who, &id) {
         Some(state) => Ok(reply::json(StatusCode::OK, &json!(state))),
         None => {
             background
@@ -178,7 +181,7 @@ pub async fn one(known: KnownRequest, Path(id): Path<String>) -> Result<Response
 pub async fn cancel(known: KnownRequest, Path(id): Path<String>) -> Result<Response, Refusal> {
     let server = &known.server;
     let who = known.acting();
-    if server.background.cancel(&who, &id) || server.service.cancel(&who, &id) {
+    if server.background.cancel(&who, &id) || server.service.calls.cancel(&who, &id) {
         Ok(reply::json(
             StatusCode::ACCEPTED,
             &json!({ "id": id, "cancelled": true }),
@@ -197,7 +200,7 @@ async fn room(known: &KnownRequest, who: &Caller, id: &str) -> Permit {
     known
         .server
         .service
-        .limiter()
+        .limiter
         .answer(&who.user, known.server.background.size(id))
         .await
 }

@@ -79,13 +79,14 @@ pub async fn read(
     };
     let mut rate = RateCharge::Due;
     if is_call(length) {
-        server.service.charge_callers(
+        server.service.catalog.charge(
+            &server.service.limiter,
             caller,
             Some(tool).filter(|tool| length > LONG && !tool.is_empty()),
         )?;
         rate = RateCharge::Paid;
     }
-    let bodies = &server.service.limiter().bodies;
+    let bodies = &server.service.limiter.bodies;
     let claim = bodies.claim_unless_alone(&caller.user, server.callers.is_own());
     let mut charge = bodies.none();
     let mut unread = PendingRequest {
@@ -144,7 +145,8 @@ impl Drop for PendingRequest<'_> {
                 .known
                 .server
                 .service
-                .record_refusal(&self.known.caller, self.tool, left);
+                .refusals
+                .record(&self.known.caller, self.tool, left);
         }
     }
 }
@@ -166,7 +168,7 @@ pub async fn parse<T: Send + 'static>(
     let reader = known
         .server
         .service
-        .limiter()
+        .limiter
         .readers
         .enter(&known.caller.user)
         .await;

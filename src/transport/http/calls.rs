@@ -405,12 +405,14 @@ fn begin_batch(
     let names = tools::ToolNames::new(&start.known, batch.user.as_deref());
     let who = server
         .service
+        .catalog
         .who(&start.known.caller, batch.user.as_deref());
     let mut request = |Object(one): Object<BatchCall>| {
         let tool = names.id(one.tool);
         let hidden = one.hidden
             || server
                 .service
+                .catalog
                 .find(&who, &tool)
                 .is_ok_and(|tool| tool.manifest.hidden);
         let arguments = one
@@ -503,7 +505,7 @@ async fn read_action(start: &Start, body: Body) -> Result<Action, Refusal> {
         .known
         .server
         .service
-        .limiter()
+        .limiter
         .keep_text(&start.known.caller.user, reading.lead.len())?;
     Ok(Action {
         reading,

@@ -113,12 +113,12 @@ pub async fn serve(
     } = options;
     let server = Arc::new(Server {
         mcp: transport::mcp::StreamableHttp::new(
-            background.service(),
+            background.service.clone(),
             callers.is_own(),
             kill.clone(),
         ),
         lists: Lists::default(),
-        service: background.service(),
+        service: background.service.clone(),
         background,
         callers,
         names,
@@ -175,13 +175,18 @@ async fn wait_until_drained(server: &Server) {
         fn begun(server_begun: &Arc<()>) -> usize {
             Arc::strong_count(server_begun) - 1
         }
-        while begun(&server.begun) > 0 && !server.service.is_only_asking(begun(&server.begun)) {
+        while begun(&server.begun) > 0
+            && !server
+                .service
+                .confirmations
+                .is_only_asking(begun(&server.begun))
+        {
             tokio::time::sleep(DRAIN_CHECK_INTERVAL).await;
         }
     };
     let calls_ended = async {
         server.stop.cancelled().await;
-        server.service.stop_questions();
+        server.service.confirmations.stop();
         let _ = tokio::time::timeout(DRAIN_TIMEOUT, drained).await;
     };
     tokio::select! {

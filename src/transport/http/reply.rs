@@ -155,7 +155,7 @@ pub fn record(service: &Service, caller: &Caller, asked: &str, mut answer: Respo
     let fault = answer.extensions_mut().remove::<Fault>();
     let fault = fault
         .unwrap_or_else(|| malformed(format!("The request was refused with status {status}.")));
-    match service.record_refusal(caller, asked, fault) {
+    match service.refusals.record(caller, asked, fault) {
         Ok(()) => answer,
         Err(fault) => Refusal::from(fault).into_response(),
     }
@@ -171,7 +171,7 @@ pub struct Recipient {
 impl Recipient {
     /// A report as this recipient may see it now.
     pub fn view(&self, report: Report) -> Report {
-        let operator = self.service.who(&self.caller, None).operator;
+        let operator = self.service.catalog.who(&self.caller, None).operator;
         report.for_reader(operator, self.label.as_deref())
     }
 
@@ -200,7 +200,7 @@ pub async fn charge(service: &Service, caller: &Caller, answer: Response) -> Res
     if size <= SMALL_ANSWER_BYTES {
         return answer;
     }
-    let room = match service.limiter().try_answer(&caller.user, size) {
+    let room = match service.limiter.try_answer(&caller.user, size) {
         Ok(room) => room,
         Err(fault) => return Refusal::from(fault).into_response(),
     };

@@ -54,7 +54,7 @@ impl KnownRequest {
 
     /// Who the request counts as.
     pub fn acting(&self) -> Caller {
-        self.server.service.who(&self.caller, None)
+        self.server.service.catalog.who(&self.caller, None)
     }
 
     /// Who the request counts as now: its token or its role may have been withdrawn since it
@@ -67,7 +67,7 @@ impl KnownRequest {
                 Fault::new(Kind::AuthorizationError, words),
             )
         })?;
-        Ok(self.server.service.who(&caller, None))
+        Ok(self.server.service.catalog.who(&caller, None))
     }
 
     /// Begins a request that leads to calls, unless the server stops.
@@ -174,7 +174,7 @@ pub async fn run(server: &Server, request: CallRequest, sink: Sink) -> Report {
     let tool = request.tool.clone();
     tokio::select! {
         biased;
-        () = server.kill.cancelled() => Report::of_fault(id.clone(), &tool, server.service.stopped(&id)),
+        () = server.kill.cancelled() => Report::of_fault(id.clone(), &tool, server.service.calls.stopped(&id)),
         ended = server.service.call(request, sink) => ended,
     }
 }

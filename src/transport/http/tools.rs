@@ -10,7 +10,7 @@ use crate::base::json::Object;
 use crate::base::{lock, text};
 use crate::fault::{Fault, Kind};
 use crate::registry::{Filter, Tool};
-use crate::service::{Caller, Phase};
+use crate::service::{Caller, Phase, metrics, tool_audit};
 use crate::transport::export::{self, Format};
 use crate::transport::names::Names;
 use axum::body::{Body, Bytes};
@@ -28,6 +28,7 @@ pub async fn list(known: KnownRequest, uri: Uri) -> Result<Response, Refusal> {
     known
         .server
         .service
+        .catalog
         .ready()
         .map_err(|fault| known.refusal(fault))?;
     let namespace = parameter(&uri, "namespace").map(|namespace| namespace.into_owned());
@@ -59,6 +60,7 @@ pub async fn one(
     let tool = known
         .server
         .service
+        .catalog
         .find(&caller, &id)
         .map_err(|fault| known.refusal(fault))?;
     let Some(format) = format else {
@@ -77,7 +79,7 @@ pub async fn audit(
 ) -> Result<Response, Refusal> {
     let service = known.server.service.clone();
     // Blocks: it hashes scripts, and reads grants and the log.
-    let report = tokio::task::spawn_blocking(move || service.audit(&tool)).await;
+    let report = tokio::task::spawn_blocking(move || tool_audit::tool(&service, &tool)).await;
     let report = report
         .unwrap_or_else(|_| {
             Err(Fault::new(
@@ -99,7 +101,7 @@ pub struct ToolNames<'k> {
 impl ToolNames<'_> {
     /// `label`: for whom the tools are called.
     pub fn new<'k>(known: &'k KnownRequest, label: Option<&str>) -> ToolNames<'k> {
-        let caller = known.server.service.who(&known.caller, label);
+        let caller = known.server.service.catalog.who(&known.caller, label);
         ToolNames { known, caller }
     }
 
@@ -123,7 +125,7 @@ fn acting(known: &KnownRequest, uri: &Uri) -> Result<Caller, Refusal> {
     let Some(name) = parameter(uri, "as") else {
         return Ok(known.caller.clone());
     };
-    let other = known.server.service.who(&known.caller, Some(&name));
+    let other = known.server.service.catalog.who(&known.caller, Some(&name));
     if other.user == name {
         return Ok(other);
     }
@@ -154,8 +156,8 @@ fn offered_tools(known: &KnownRequest, caller: &Caller) -> Arc<OfferedTools> {
         let all = service.tools(caller).unwrap_or_default();
         let tools = export::offered(
             all,
-            |id: &str| service.find(caller, id).ok(),
-            |tool| service.can_call(caller, tool),
+            |id: &str| service.catalog.find(caller, id).ok(),
+            |tool| service.catalog.can_call(caller, tool),
         );
         OfferedTools {
             names: export::names(&tools),
@@ -216,25 +218,25 @@ fn export_response(exported: Value) -> Response {
 pub async fn status(Operator(KnownRequest { server, caller, .. }): Operator) -> Response {
     let service = &server.service;
     let everybody = Caller::operator(caller.user);
-    let open = service.calls(&everybody);
+    let open = service.calls.of(&everybody);
     let count = |phase: Phase| open.iter().filter(|call| call.phase == phase).count();
-    let snapshot = service.registry().snapshot();
+    let snapshot = service.catalog.registry.snapshot();
     let sources: BTreeMap<_, _> = snapshot.sources.iter().cloned().collect();
     let status = json!({
         "version": env!("CARGO_PKG_VERSION"),
-        "ready": service.ready().is_ok(),
+        "ready": service.catalog.ready().is_ok(),
         "draining": server.stop.is_cancelled(),
         "running": count(Phase::Running, ),
         "waiting": count(Phase::Waiting, ),
-        "approvals": service.confirmations().len(),
-        "breakers": service.breakers(&everybody),
+        "approvals": service.confirmations.list().len(),
+        "breakers": service.breakers.of(&everybody),
         "tools": snapshot.list(&Filter::default()).len(),
         "sources": sources,
         "skippedFiles": snapshot.skipped(),
-        "stale": snapshot.warnings.iter().cloned().chain(service.stale_rules()).collect::<Vec<_>>(),
+        "stale": snapshot.warnings.iter().cloned().chain(service.catalog.stale_rules()).collect::<Vec<_>>(),
         "background": server.background.kept(),
         "brokers": server.brokers.status(),
-        "toolServices": service.tool_services(),
+        "toolServices": service.catalog.tool_services(),
         "announced": server.announced.status(),
     });
     reply::json(StatusCode::OK, &status)
@@ -242,7 +244,7 @@ pub async fn status(Operator(KnownRequest { server, caller, .. }): Operator) -> 
 
 /// `GET /metrics`.
 pub async fn metrics(Operator(KnownRequest { server, .. }): Operator) -> Response {
-    let mut text = server.service.metrics();
+    let mut text = metrics::text(&server.service);
     let kept = server.background.kept();
     text.gauge(
         "toolhost_background_calls_open",
@@ -272,7 +274,7 @@ struct Approval {
 pub async fn approvals(Operator(KnownRequest { server, .. }): Operator) -> Response {
     reply::json(
         StatusCode::OK,
-        &json!({ "approvals": server.service.confirmations() }),
+        &json!({ "approvals": server.service.confirmations.list() }),
     )
 }
 
@@ -293,7 +295,12 @@ pub async fn approve(
     if !operator.operator {
         return Err(not_operator());
     }
-    match known.server.service.approve(&known.caller, &call, approve) {
+    match known
+        .server
+        .service
+        .confirmations
+        .answer(&known.caller, &call, approve)
+    {
         Some(Ok(())) => Ok(reply::json(
             StatusCode::OK,
             &json!({ "call": call, "approved": approve }),

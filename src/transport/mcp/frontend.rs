@@ -71,7 +71,7 @@ impl Mcp {
         Arc::new(Mcp {
             lists: Arc::default(),
             seal: Seal::new(),
-            questions: Arc::new(OpenQuestions::new(service.limiter().clone())),
+            questions: Arc::new(OpenQuestions::new(service.limiter.clone())),
             tasks: Tasks::default(),
             service,
         })
@@ -80,11 +80,11 @@ impl Mcp {
     /// Whether calls of a tool become tasks. They do not if a person must agree: then the client
     /// waits.
     fn task_use(&self, id: &str) -> Option<TaskUse> {
-        let tool = self.service.registry().snapshot().find(id).ok()?;
+        let tool = self.service.catalog.registry.snapshot().find(id).ok()?;
         tool.manifest
             .execution
             .task
-            .filter(|_| !self.service.confirms(&tool))
+            .filter(|_| !self.service.catalog.confirms(&tool))
     }
 }
 
@@ -316,7 +316,7 @@ impl Frontend {
             call = again;
             // The arguments take memory while the client is asked.
             let _held = report.release_slot_only();
-            let open = self.mcp.service.begin_question();
+            let open = self.mcp.service.confirmations.begin();
             let _open = open.map_err(|fault| ErrorData::internal_error(fault.message, None))?;
             (call.client.answers, call.client.state) =
                 asking::ask_all(context, &tool, questions).await?;
@@ -333,6 +333,7 @@ impl Frontend {
         Ok(self
             .mcp
             .service
+            .catalog
             .who(&asked.caller, asked.label(context)?.as_deref()))
     }
 
@@ -414,7 +415,7 @@ impl ServerHandler for Frontend {
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
         let caller = CALLER
-            .try_with(|caller| self.mcp.service.who(caller, None))
+            .try_with(|caller| self.mcp.service.catalog.who(caller, None))
             .ok()?;
         ToolList::find(&self.mcp.lists, &self.mcp.service, &caller)
             .tool(name)
@@ -445,7 +446,7 @@ impl ServerHandler for Frontend {
         let id = match offered.names.id(&request.name) {
             Some(id) => id,
             // The rules cannot be read: the call reports that.
-            None if self.mcp.service.ready().is_err() => &request.name,
+            None if self.mcp.service.catalog.ready().is_err() => &request.name,
             None => return Err(self.unknown(&context, &request.name, &offered).await),
         };
         let body_quota = body_quota.flatten().map(Arc::new);
@@ -464,7 +465,7 @@ impl ServerHandler for Frontend {
                 return Err(self.invalid(&context, id, error).await);
             }
             // A client that has too many tasks waits for this call instead.
-            let limiter = self.mcp.service.limiter();
+            let limiter = &self.mcp.service.limiter;
             if let Some(kept) = can
                 .then(|| limiter.tasks.try_enter(&asked.caller.user, 1))
                 .flatten()
@@ -643,7 +644,7 @@ impl ServerHandler for Frontend {
         if self.notifies.swap(true, Ordering::Relaxed) {
             return;
         }
-        let mut changes = self.mcp.service.changes();
+        let mut changes = self.mcp.service.catalog.changes();
         let ended = self.ended.clone();
         let peer = context.peer;
         let subscribed = self.subscribed.clone();
@@ -679,7 +680,7 @@ impl ServerHandler for Frontend {
     }
 
     async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
-        let mut changes = self.mcp.service.changes();
+        let mut changes = self.mcp.service.catalog.changes();
         let left = &McpRequest::find(context.request_context())?.left;
         loop {
             tokio::select! {

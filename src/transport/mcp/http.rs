@@ -52,7 +52,7 @@ impl StreamableHttp {
         is_alone: bool,
         closing: CancellationToken,
     ) -> StreamableHttp {
-        let sessions = Sessions::new(service.limiter().clone(), is_alone);
+        let sessions = Sessions::new(service.limiter.clone(), is_alone);
         let mut config = StreamableHttpServerConfig::default()
             .with_sse_retry(None)
             // An answer without earlier events is one JSON document.
@@ -226,7 +226,7 @@ impl StreamableHttp {
     }
 
     fn request(&self, caller: Caller) -> McpRequest {
-        McpRequest::new(caller, self.mcp.service.limiter())
+        McpRequest::new(caller, &self.mcp.service.limiter)
     }
 
     async fn answer(

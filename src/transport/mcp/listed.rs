@@ -38,7 +38,7 @@ impl ToolList {
     }
 
     fn new(service: &Service, caller: &Caller) -> ToolList {
-        let snapshot = service.registry().snapshot();
+        let snapshot = service.catalog.registry.snapshot();
         let mut listed: Vec<Arc<registry::Tool>> = service
             .tools(caller)
             .unwrap_or_default()
@@ -67,19 +67,21 @@ impl ToolList {
             // Tools that are left out keep their names: a call says why it is refused, and a hidden
             // tool runs.
             .filter(|tool| !tool.manifest.hidden && snapshot.find(&tool.manifest.id).is_ok())
-            .filter(|tool| service.can_call(caller, tool) && tool.manifest.document().is_none())
+            .filter(|tool| {
+                service.catalog.can_call(caller, tool) && tool.manifest.document().is_none()
+            })
             .filter_map(|tool| {
                 Some(describe(
                     &tool.manifest,
                     &names.name(&tool.manifest.id)?,
-                    service.effects(tool),
+                    service.catalog.effects(tool),
                 ))
             })
             .collect();
         tools.sort_by(|a, b| a.name.cmp(&b.name));
         let shown = listed
             .iter()
-            .filter(|tool| !tool.manifest.hidden && service.can_call(caller, tool));
+            .filter(|tool| !tool.manifest.hidden && service.catalog.can_call(caller, tool));
         let documents = Documents::new(shown, &names);
         ToolList {
             names,

@@ -215,7 +215,7 @@ impl StdioConnection {
                 let Ok(place) = self.places.clone().try_acquire_owned() else {
                     let words = "Too many requests of this connection are open.";
                     let fault = Fault::new(Kind::RateLimitError, words);
-                    let _ = self.service.record_refusal(&self.client.caller, "", fault);
+                    let _ = self.service.refusals.record(&self.client.caller, "", fault);
                     // Another request with this id may be open, and gets its own answer.
                     let id =
                         Some(request.id.clone()).filter(|id| !lock(&self.open).contains_key(id));
@@ -225,7 +225,7 @@ impl StdioConnection {
                 let own = McpRequest {
                     label,
                     arguments: arguments.map(|text| (text, None)).into(),
-                    ..McpRequest::new(caller, self.service.limiter())
+                    ..McpRequest::new(caller, &self.service.limiter)
                 };
                 let own = Arc::new(own);
                 request.request.extensions_mut().insert(own.clone());

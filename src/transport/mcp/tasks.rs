@@ -99,7 +99,7 @@ async fn run(
     context: &TaskContext,
 ) -> Result<CallToolResult, TaskExit> {
     let (service, lists) = host;
-    let caller = service.who(&call.caller, call.label.as_deref());
+    let caller = service.catalog.who(&call.caller, call.label.as_deref());
     for round in 0..asking::ROUNDS {
         let tool = call.tool.clone();
         let again = call.again();

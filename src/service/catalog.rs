@@ -1,19 +1,25 @@
 //! Which tools can be called here, and what runs them. Tools and rules can change while calls run;
 //! a running call keeps those of its start.
 
+use super::callers::Rights;
 use super::decision_cache::{CurrentRules, DecisionCache, Rules};
-use super::{Caller, Service, packages, preflight};
+use super::preflight;
+use super::quota::Limiter;
+use super::request::{Caller, RateCharge};
 use crate::base::lock;
 use crate::base::place::Mounts;
 use crate::executor::document::Documents;
 use crate::executor::remote::queues;
-use crate::executor::{Executor, method};
+use crate::executor::{Executor, Gauge, method};
 use crate::manifest::{Handler, Language};
-use crate::registry::{self, Tool};
+use crate::registry::{self, Filter, Tool};
 use crate::{fault, policy};
 use fault::{Fault, Kind};
-use serde_json::{Value, json};
-use std::sync::{Arc, PoisonError};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use tokio::sync::watch;
 
 /// Reads policies and tools from the disk.
 pub type Reread = Arc<dyn Fn() -> Result<(Rules, Arc<registry::Registry>), Fault> + Send + Sync>;
@@ -46,7 +52,102 @@ impl PartialEq for OfferKey {
     }
 }
 
-impl Service {
+/// The ways this host can run tools. `None`: it has no such way, and refuses calls that need one.
+pub struct Executors {
+    pub process: Option<Arc<dyn Executor>>,
+    pub wasm: Option<Arc<dyn Executor>>,
+    /// Tool services behind a broker.
+    pub remote: Option<Arc<dyn Executor>>,
+    pub methods: Arc<method::Methods>,
+    /// Handler types an embedding program brings (`x-…`), by name.
+    pub extensions: BTreeMap<String, Arc<dyn Executor>>,
+}
+
+/// The tools and the rules of this moment, and what runs them.
+pub struct Catalog {
+    pub registry: Arc<registry::Registry>,
+    executors: Executors,
+    /// The script base folders, for scripts that a call names.
+    pub(super) scripts: Vec<PathBuf>,
+    /// Whether limits are counted by a cgroup; else they are sampled.
+    pub counted: bool,
+    rules: Mutex<CurrentRules>,
+    /// Why newer rules are not in force.
+    stale: Mutex<Option<String>>,
+    /// The extensions of `executors`, and those registered since.
+    extensions: RwLock<BTreeMap<String, Arc<dyn Executor>>>,
+    /// Snapshot, rules and decisions of the last call, used again until the snapshot or the rules
+    /// change.
+    decisions: Mutex<Option<Arc<DecisionCache>>>,
+    /// How a host that makes one call reads tools and rules again; a server reads them when they
+    /// change.
+    reread: OnceLock<Reread>,
+    /// Notified when the tools or rules may have changed.
+    changed: watch::Sender<()>,
+}
+
+impl Catalog {
+    pub(super) fn new(
+        registry: Arc<registry::Registry>,
+        rules: Rules,
+        executors: Executors,
+        scripts: Vec<PathBuf>,
+    ) -> Catalog {
+        registry.set_policies(rules.policies.clone(), rules.machine.clone());
+        Catalog {
+            registry,
+            extensions: RwLock::new(executors.extensions.clone()),
+            executors,
+            scripts,
+            counted: rules.machine.cgroup,
+            stale: Mutex::default(),
+            rules: Mutex::new(CurrentRules {
+                rules: Arc::new(rules),
+                unread: None,
+            }),
+            decisions: Mutex::default(),
+            reread: OnceLock::new(),
+            changed: watch::Sender::new(()),
+        }
+    }
+
+    /// Who a request counts as: the caller, or the user that its label names, if the caller may act
+    /// as that user. A file of callers says who is an operator; while it cannot be read, its last
+    /// version counts, so that somebody can see and end what runs.
+    pub fn who(&self, caller: &Caller, label: Option<&str>) -> Caller {
+        let rules = lock(&self.rules).rules.clone();
+        Rights::new(rules.policies.callers(), caller, label).caller
+    }
+
+    /// Counts a request against the entry of its principal, before its body is read. `tool`: must
+    /// exist for the principal, unless that may act as others, who can have more tools.
+    pub fn charge(
+        &self,
+        limiter: &Limiter,
+        caller: &Caller,
+        tool: Option<&str>,
+    ) -> Result<(), Fault> {
+        let decisions = self.decisions()?;
+        let rights = decisions.rights(caller, None);
+        limiter.charge_callers(&rights, RateCharge::Due)?;
+        let tool = tool.filter(|_| !rights.may_act_as_others());
+        tool.map_or(Ok(()), |tool| decisions.find(tool, &rights).map(drop))
+    }
+
+    /// The tools that a caller (`who`) may call, in order of id and version.
+    pub fn list(&self, caller: &Caller) -> Result<Vec<Arc<Tool>>, Fault> {
+        let decisions = self.decisions()?;
+        let rights = decisions.rights(caller, None);
+        let mut tools = decisions.snapshot.list(&Filter::default());
+        tools.retain(|tool| rights.may_call(&tool.manifest.id));
+        Ok(tools)
+    }
+
+    pub fn find(&self, caller: &Caller, reference: &str) -> Result<Arc<Tool>, Fault> {
+        let decisions = self.decisions()?;
+        decisions.find(reference, &decisions.rights(caller, None))
+    }
+
     pub fn offer_key(&self, caller: &Caller) -> Result<OfferKey, Fault> {
         let decisions = self.decisions()?;
         let entry = decisions.rights(caller, None).entry_name();
@@ -72,7 +173,7 @@ impl Service {
             );
             return Err(Fault::new(Kind::ParameterValidationError, message));
         }
-        let tool = self.components.registry.register(document, kind)?;
+        let tool = self.registry.register(document, kind)?;
         extensions.insert(kind.to_owned(), handler);
         self.changed.send_replace(());
         Ok(tool)
@@ -80,7 +181,7 @@ impl Service {
 
     /// Adds a source of tools and loads it, while calls run.
     pub fn add_source(&self, source: Arc<dyn registry::Source>) -> Result<(), String> {
-        self.components.registry.add_source(source)?;
+        self.registry.add_source(source)?;
         self.changed.send_replace(());
         Ok(())
     }
@@ -92,8 +193,8 @@ impl Service {
             .extensions
             .write()
             .unwrap_or_else(PoisonError::into_inner);
-        let tools = self.components.registry.snapshot().versions(id).to_vec();
-        let removed = self.components.registry.unregister(id);
+        let tools = self.registry.snapshot().versions(id).to_vec();
+        let removed = self.registry.unregister(id);
         for tool in tools
             .iter()
             .filter(|tool| removed && tool.site.manifest.as_os_str().is_empty())
@@ -127,13 +228,13 @@ impl Service {
                     rules: Arc::new(rules),
                     unread: None,
                 };
-                self.components.registry.adopt(&registry);
+                self.registry.adopt(&registry);
             }
             Err(why) => lock(&self.rules).unread = Some(why),
         }
     }
 
-    pub fn changes(&self) -> tokio::sync::watch::Receiver<()> {
+    pub fn changes(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
     }
 
@@ -151,11 +252,11 @@ impl Service {
                     rules: Arc::new(rules),
                     unread: None,
                 };
-                self.components.registry.set_policies(policies, machine);
+                self.registry.set_policies(policies, machine);
             }
             Err(why) => lock(&self.rules).unread = Some(why),
         }
-        let failed = self.components.registry.refresh();
+        let failed = self.registry.refresh();
         self.changed.send_replace(());
         failed
     }
@@ -182,14 +283,14 @@ impl Service {
     /// every source of the registry; returns what failed.
     pub fn keep_rules(&self, why: String) -> Vec<String> {
         *lock(&self.stale) = Some(why);
-        let failed = self.components.registry.refresh();
+        let failed = self.registry.refresh();
         self.changed.send_replace(());
         failed
     }
 
     /// Reloads one source of the registry, of a kind that never fails.
     pub fn refresh_source(&self, id: &str) {
-        let _ = self.components.registry.refresh_source(id);
+        let _ = self.registry.refresh_source(id);
         self.changed.send_replace(());
     }
 
@@ -205,7 +306,7 @@ impl Service {
         if let Some(why) = unread {
             return Err(why);
         }
-        let snapshot = self.components.registry.snapshot();
+        let snapshot = self.registry.snapshot();
         let mut kept = lock(&self.decisions);
         if let Some(decisions) = kept.as_ref().filter(|kept: &&Arc<DecisionCache>| {
             let snapshot = Arc::ptr_eq(&kept.snapshot, &snapshot);
@@ -228,15 +329,6 @@ impl Service {
             }
             Err(fault) => vec![fault.message],
         }
-    }
-
-    /// Refuses a tool that lacks something on this machine, before its arguments are read.
-    pub(super) fn available(&self, tool: &Tool, decision: &policy::Decision) -> Result<(), Fault> {
-        let needs = registry::needs_of(tool, decision);
-        if needs.is_empty() {
-            return Ok(());
-        }
-        Err(preflight::unavailable(tool, &needs))
     }
 
     /// Whether a call of this caller (`who`) could get as far as its executor: agents are shown
@@ -281,10 +373,20 @@ impl Service {
         })
     }
 
+    /// All that executors hold now.
+    pub(super) fn gauges(&self) -> Vec<Gauge> {
+        let executors = [&self.executors.process, &self.executors.wasm];
+        let executors = executors.into_iter().flatten();
+        executors.flat_map(|executor| executor.gauges()).collect()
+    }
+
+    pub(super) fn methods(&self) -> &Arc<method::Methods> {
+        &self.executors.methods
+    }
+
     /// The connections to tool services.
     pub fn tool_services(&self) -> Vec<Value> {
-        self.components
-            .executors
+        self.executors
             .remote
             .as_ref()
             .map(|remote| remote.connections())
@@ -295,59 +397,34 @@ impl Service {
         self.decisions().map(drop)
     }
 
-    /// Why every call would be refused now, if so: what each call needs before it looks at its
-    /// tool.
-    pub fn accepts_calls(&self) -> Result<(), Fault> {
-        self.ready()?;
-        self.components.audit.open()?;
-        self.components.audit.ledger().check()
-    }
-
-    /// What a tool requests, is allowed and gets, if it were called now; and the denials of its
-    /// last calls.
-    pub fn audit(&self, reference: &str) -> Result<Value, Fault> {
-        let decisions = self.decisions()?;
-        let tool = decisions.snapshot.find(reference)?;
-        let mut decision = decisions.decided(&tool).decision.clone();
-        let runs = self.runs(&tool.manifest.handler);
-        let ledger = self.components.audit.ledger();
-        preflight::foresee(
-            &tool,
-            &mut decision,
-            runs,
-            Some(ledger),
-            &decisions.snapshot.written,
-        );
-        let mut report = policy::audit::json(&decision, &tool.manifest);
-        report["digests"]["script"] = json!(
-            decision
-                .identity
-                .script
-                .as_deref()
-                .and_then(super::digest_of_script)
-        );
-        report[policy::audit::LAST_DENIALS] =
-            match self.components.audit.last_denials(&tool, &decision) {
-                Ok(last) => json!(last),
-                Err(why) => json!({ "unreadable": why }),
-            };
-        report[policy::audit::KEPT_PACKAGES] = packages::value(&self.packages.found(&decision));
-        Ok(report)
+    /// Prepares ahead of calls what a tool needs only once (for a WASI module, compiled code).
+    pub async fn prepare(&self, reference: &str) {
+        let Ok(decisions) = self.decisions() else {
+            return;
+        };
+        let Ok(tool) = decisions.snapshot.find(reference) else {
+            return;
+        };
+        let decided = decisions.decided(&tool);
+        if let (Ok(shape), Ok(executor)) = (
+            &decided.decision.shape,
+            self.executor(&tool.manifest.handler),
+        ) {
+            executor.prepare(shape).await;
+        }
     }
 
     /// Whether this host can run the handler.
-    fn runs(&self, handler: &Handler) -> Result<(), Fault> {
+    pub(super) fn runs(&self, handler: &Handler) -> Result<(), Fault> {
         self.executor(handler)?;
         match handler {
-            Handler::ServiceMethod { .. } => {
-                self.components.executors.methods.find(handler).map(drop)
-            }
+            Handler::ServiceMethod { .. } => self.executors.methods.find(handler).map(drop),
             _ => Ok(()),
         }
     }
 
     pub(super) fn executor(&self, handler: &Handler) -> Result<Arc<dyn Executor>, Fault> {
-        let executors = &self.components.executors;
+        let executors = &self.executors;
         fn lacking(what: &str) -> Fault {
             Fault::new(
                 Kind::CapabilityError,
@@ -380,7 +457,7 @@ impl Service {
     }
 
     pub(super) fn script_executor(&self, language: Language) -> Result<Arc<dyn Executor>, Fault> {
-        let executors = &self.components.executors;
+        let executors = &self.executors;
         let found = match language {
             Language::Wasm => &executors.wasm,
             Language::Python | Language::Nodejs | Language::Bun => &executors.process,

@@ -1,0 +1,642 @@
+//! The audit log: one line of plain ASCII for each call or refusal, complete by itself.
+//!
+//! A begin record is written before a call runs (`begun`); where it cannot be written, the call
+//! does not run. An end that cannot be written stays in memory and is the first record written
+//! later; until then no call starts.
+
+use super::begun::{self, BEGUN, Begun};
+use super::segments::{self, MAX_LINE_BYTES, Retention, Segment, ascii};
+use crate::base::files::Folder;
+use crate::base::lock;
+use crate::{fault, policy};
+use fault::{Fault, Kind};
+use nix::fcntl::OFlag;
+use serde::Serialize;
+use serde::de::IgnoredAny;
+use serde_json::Value;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+/// The folder beside the log for the texts of confinements.
+pub const CONFINEMENTS: &str = "confinements";
+/// The part of a record that holds its call's id, bytes.
+const HEAD: usize = 1024;
+/// How long a closed segment may still get records, from calls that began before. (A policy may
+/// allow longer calls; the text of such a call's confinement can be removed early.)
+const MAX_CALL_TIME: Duration = Duration::from_secs(8 * 24 * 3600);
+
+/// The audit log: its files.
+#[derive(Clone, Debug)]
+pub struct Log {
+    path: PathBuf,
+    retention: Retention,
+    state: Arc<Mutex<LogState>>,
+}
+
+#[derive(Debug, Default)]
+struct LogState {
+    /// The file of the last call: used again while the path still leads to it.
+    open: Option<Arc<OpenLog>>,
+    /// Records to be written, in order, each with the begin of its call.
+    unwritten: VecDeque<(String, Option<Begin>)>,
+}
+
+/// An open log file.
+#[derive(Debug)]
+struct OpenLog {
+    segment: Segment,
+    /// Confinements whose text is known to lie beside it.
+    described: Mutex<HashSet<String>>,
+    begun: Arc<Begun>,
+}
+
+impl OpenLog {
+    /// How long this file may be, bytes: the begin records of this host count in its limit.
+    fn room(&self, retention: Retention) -> u64 {
+        retention.segment_bytes.saturating_sub(self.begun.bytes())
+    }
+}
+
+/// A begin record: its file, and its offset.
+#[derive(Debug)]
+struct Begin(Arc<OpenLog>, u64);
+
+/// The right to write one record. A call that began and has not ended counts as running while this
+/// host lives.
+#[derive(Debug)]
+pub struct RecordPermit {
+    log: Log,
+    begin: Option<Begin>,
+}
+
+/// One past call: its record, and the confinement it ran under.
+#[derive(Clone, Debug)]
+pub struct PastCall {
+    pub record: Value,
+    /// The text whose SHA-256 is the record's confinement digest, as JSON.
+    pub confinement: Option<Value>,
+}
+
+impl Log {
+    pub fn new(path: impl Into<PathBuf>) -> Log {
+        Log::with_retention(path, Retention::DEFAULT)
+    }
+
+    pub fn with_retention(path: impl Into<PathBuf>, retention: Retention) -> Log {
+        let path = path.into();
+        Log {
+            path,
+            retention,
+            state: Arc::default(),
+        }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Opens the log if needed, and writes the records that could not be written before. An error
+    /// refuses the call.
+    pub fn open(&self) -> Result<RecordPermit, Fault> {
+        let mut state = lock(&self.state);
+        let ready = self.reopen(&mut state).and_then(|_| self.flush(&mut state));
+        ready.map_err(|why| refusal(&self.path, &why))?;
+        Ok(RecordPermit {
+            log: self.clone(),
+            begin: None,
+        })
+    }
+
+    fn reopen(&self, state: &mut LogState) -> Result<Arc<OpenLog>, String> {
+        let mut begun = None;
+        if let Some(open) = &state.open {
+            // For each call: since the last one the log may have been moved, or opened to others.
+            match open.segment.size_if_current(&self.path)? {
+                Some(size) if size < open.room(self.retention) => return Ok(open.clone()),
+                Some(_) => {
+                    self.close(open);
+                    begun = Some(open.begun.clone());
+                }
+                None => {}
+            }
+        }
+        let mut new = self.open_file(begun)?;
+        if new
+            .segment
+            .size_if_current(&self.path)?
+            .is_some_and(|size| size >= new.room(self.retention))
+        {
+            self.close(&new);
+            new = self.open_file(Some(new.begun.clone()))?;
+        }
+        Ok(state.open.insert(Arc::new(new)).clone())
+    }
+
+    fn flush(&self, state: &mut LogState) -> Result<(), String> {
+        while let Some((record, begin)) = state.unwritten.pop_front() {
+            let written = match state
+                .open
+                .as_ref()
+                .map_or(Ok(false), |open| open.segment.add(&record))
+            {
+                // The file that was open when this call began was closed and removed meanwhile.
+                Ok(false) => self
+                    .reopen(state)
+                    .and_then(|open| open.segment.add(&record).map_err(|e| e.to_string())),
+                added => added.map_err(|e| e.to_string()),
+            };
+            match written {
+                Ok(true) => begin
+                    .into_iter()
+                    .for_each(|Begin(open, at)| open.begun.end(at)),
+                failed => {
+                    state.unwritten.push_front((record, begin));
+                    return Err(failed
+                        .err()
+                        .unwrap_or_else(|| "something keeps removing it".to_owned()));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes a full file. A failure costs disk space, but no record.
+    fn close(&self, full: &OpenLog) {
+        let retention = Retention {
+            segment_bytes: full.room(self.retention),
+            ..self.retention
+        };
+        let closed = full
+            .segment
+            .close(retention)
+            .and_then(|removed| match removed {
+                Some(last) => self.forget(&full.segment.folder, last),
+                None => Ok(()),
+            });
+        if let Err(why) = closed {
+            tracing::warn!(target: "toolhost::host", "audit log {}: {why}", self.path.display());
+        }
+    }
+
+    /// Removes the texts of confinements that only removed records can name. A host renews the
+    /// times of the texts that it uses with each new file of the log.
+    fn forget(&self, beside: &Folder, last: SystemTime) -> io::Result<()> {
+        let folder = beside.below(CONFINEMENTS)?;
+        let Some(oldest) = last.checked_sub(MAX_CALL_TIME) else {
+            return Ok(());
+        };
+        for name in folder
+            .names()?
+            .into_iter()
+            .filter(|name| name.ends_with(".json"))
+        {
+            if folder
+                .file(&name, OFlag::O_RDONLY)?
+                .metadata()?
+                .modified()?
+                < oldest
+            {
+                folder.remove(&name)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// `begun`: the host's begin records in this folder, if it has any.
+    fn open_file(&self, begun: Option<Arc<Begun>>) -> Result<OpenLog, String> {
+        let segment = Segment::current(&self.path).map_err(|e| e.to_string())?;
+        let begun = match begun {
+            Some(begun) => Ok(begun),
+            None => segments::name_of(&self.path)
+                .and_then(|name| {
+                    Begun::create(&segment.folder, &name, self.retention.segment_bytes)
+                })
+                .map(Arc::new),
+        };
+        let begun = begun
+            .map_err(|e| format!("begin records cannot be written beside it: {BEGUN}: {e}"))?;
+        self.recover(&segment).map_err(|e| {
+            format!("the calls of a host that was killed cannot be added to it: {e}")
+        })?;
+        Ok(OpenLog {
+            segment,
+            described: Mutex::default(),
+            begun,
+        })
+    }
+
+    /// Adds the calls of dead hosts that have a begin and no end.
+    fn recover(&self, log: &Segment) -> io::Result<()> {
+        for mut dead in begun::all(&log.folder, &segments::name_of(&self.path)?)? {
+            if dead.is_running() {
+                continue;
+            }
+            let mut open: HashSet<String> =
+                dead.records.iter().map(|(call, _)| call.clone()).collect();
+            if !open.is_empty() {
+                self.find(|call, line| {
+                    // A line that was cut off does not count.
+                    if open.contains(call) && serde_json::from_slice::<IgnoredAny>(line).is_ok() {
+                        open.remove(call);
+                    }
+                    open.is_empty()
+                })?;
+            }
+            dead.records.retain(|(call, _)| open.contains(call));
+            for (_, record) in &dead.records {
+                if !log.add(record)? {
+                    return Err(io::Error::other("it was removed meanwhile"));
+                }
+            }
+            dead.remove(&log.folder)?;
+        }
+        Ok(())
+    }
+
+    /// Passes each record to `last`, newest file first, until that returns true. Returns the number
+    /// of files, and those that were skipped. The id of a call is near the start of its line.
+    fn find(&self, mut last: impl FnMut(&str, &[u8]) -> bool) -> io::Result<(usize, Vec<String>)> {
+        let (files, skipped) = segments::open_all(&self.path)?;
+        let count = files.len();
+        for file in files {
+            let mut lines = BufReader::with_capacity(1 << 20, file);
+            let mut line = Vec::new();
+            loop {
+                line.clear();
+                if lines
+                    .by_ref()
+                    .take(MAX_LINE_BYTES)
+                    .read_until(b'\n', &mut line)?
+                    == 0
+                {
+                    break;
+                }
+                let head = String::from_utf8_lossy(&line[..line.len().min(HEAD)]);
+                let id = head
+                    .split_once("\"call\":\"")
+                    .and_then(|(_, rest)| rest.split_once('"'));
+                if id.is_some_and(|(id, _)| last(id, &line)) {
+                    return Ok((count, skipped));
+                }
+            }
+        }
+        Ok((count, skipped))
+    }
+
+    /// Stores the text of a confinement's shape, once per digest.
+    pub fn keep(&self, shape: &policy::Shape, digest: &str) -> Result<(), Fault> {
+        let Some(log) = lock(&self.state).open.clone() else {
+            return Ok(());
+        };
+        let mut described = lock(&log.described);
+        if !described.contains(digest) {
+            describe(&log.segment.folder, shape, digest).map_err(|e| self.unkept(&e))?;
+            described.insert(digest.to_owned());
+        }
+        Ok(())
+    }
+
+    fn unkept(&self, e: &io::Error) -> Fault {
+        refusal(
+            &self.path,
+            &format!("the call's confinement cannot be stored beside it: {e}"),
+        )
+    }
+
+    /// Finds the record of a past call, and what that call could touch.
+    pub fn recall(&self, call: &str) -> Result<PastCall, String> {
+        let shown = self.path.display();
+        let mut found = None;
+        let files = self.find(|id, line| {
+            // Our ids have no character that JSON would escape.
+            found = (id == call)
+                .then(|| serde_json::from_slice::<Value>(line).ok())
+                .flatten();
+            found.is_some()
+        });
+        let (files, skipped) = files.map_err(|e| format!("{shown}: {e}"))?;
+        let record = match found {
+            Some(record) => record,
+            None => self.begin_of(call)?.ok_or_else(|| {
+                let mut older = match files.saturating_sub(1) {
+                    0 => String::new(),
+                    closed => {
+                        format!(" there or in its {closed} closed files (older ones are removed)")
+                    }
+                };
+                if !skipped.is_empty() {
+                    older += &format!("; not looked at: {}", skipped.join(", "));
+                }
+                format!(
+                    "{shown}: no call '{}' is recorded{older}",
+                    call.escape_default()
+                )
+            })?,
+        };
+        let confinement = record["digests"]["confinement"]
+            .as_str()
+            .and_then(|digest| self.confinement(digest));
+        Ok(PastCall {
+            record,
+            confinement,
+        })
+    }
+
+    /// The begin of a call without an end, whose host is gone.
+    fn begin_of(&self, call: &str) -> Result<Option<Value>, String> {
+        let name = segments::name_of(&self.path).map_err(|e| e.to_string())?;
+        let hosts = Folder::open(segments::folder(&self.path))
+            .and_then(|folder| begun::all(&folder, &name));
+        for host in hosts.unwrap_or_default() {
+            if let Some((_, record)) = host.records.iter().find(|(id, _)| id == call) {
+                return if host.is_running() {
+                    Err(format!("call '{call}' is still running"))
+                } else {
+                    Ok(serde_json::from_str(record).ok())
+                };
+            }
+        }
+        Ok(None)
+    }
+
+    /// The outcome and message of these calls, as far as they are recorded.
+    pub fn outcomes(
+        &self,
+        mut calls: HashSet<String>,
+    ) -> io::Result<HashMap<String, (String, Option<String>)>> {
+        let mut found = HashMap::new();
+        self.find(|id, line| {
+            if calls.contains(id)
+                && let Ok(record) = serde_json::from_slice::<Value>(line)
+            {
+                fn text(name: &str, record: &Value) -> Option<String> {
+                    record[name].as_str().map(str::to_owned)
+                }
+                found.insert(
+                    id.to_owned(),
+                    (
+                        text("outcome", &record).unwrap_or_default(),
+                        text("message", &record),
+                    ),
+                );
+                calls.remove(id);
+            }
+            calls.is_empty()
+        })?;
+        Ok(found)
+    }
+
+    /// The stored confinement of a digest. `None`: it is gone or damaged, or `digest` is not a
+    /// digest.
+    fn confinement(&self, digest: &str) -> Option<Value> {
+        if digest.len() != 64 || !digest.bytes().all(|b| b.is_ascii_hexdigit()) {
+            return None;
+        }
+        let bytes = std::fs::read(
+            segments::folder(&self.path)
+                .join(CONFINEMENTS)
+                .join(format!("{digest}.json")),
+        )
+        .ok()?;
+        // The digest comes from the append-only log; a text with another digest proves nothing.
+        if crate::base::sha256_hex(&bytes) != digest {
+            return None;
+        }
+        serde_json::from_slice(&bytes).ok()
+    }
+}
+
+fn describe(beside: &Folder, shape: &policy::Shape, digest: &str) -> io::Result<()> {
+    let folder = beside.below(CONFINEMENTS)?;
+    let name = format!("{digest}.json");
+    match folder.trusted(&name, OFlag::O_WRONLY) {
+        Ok(file) => file.set_modified(SystemTime::now()),
+        Err(_) => folder.put(&name, &serde_json::to_vec(shape)?),
+    }
+}
+
+impl RecordPermit {
+    /// Writes the begin record, which counts if this host ends before the call. A second one is
+    /// ignored.
+    pub fn begin(&mut self, record: &impl Serialize) -> Result<(), Fault> {
+        let mut state = lock(&self.log.state);
+        let Some(open) = state.open.clone().filter(|_| self.begin.is_none()) else {
+            return Ok(());
+        };
+        self.log
+            .flush(&mut state)
+            .map_err(|why| refusal(&self.log.path, &why))?;
+        drop(state);
+        let at = ascii(record)
+            .map_err(io::Error::from)
+            .and_then(|record| open.begun.begin(&record));
+        let at = at.map_err(|e| {
+            refusal(
+                &self.log.path,
+                &format!("a begin record cannot be written in {BEGUN}/: {e}"),
+            )
+        })?;
+        self.begin = Some(Begin(open, at));
+        Ok(())
+    }
+
+    pub fn has_begun(&self) -> bool {
+        self.begin.is_some()
+    }
+
+    /// Writes the end record. Where that fails it is kept in memory.
+    pub fn write(self, record: &impl Serialize) {
+        let record = ascii(record).unwrap_or_else(|e| format!("{{\"unwritable\":\"{e}\"}}"));
+        let mut state = lock(&self.log.state);
+        state.unwritten.push_back((record, self.begin));
+        if let Err(why) = self.log.flush(&mut state) {
+            let log = self.log.path.display();
+            tracing::error!(target: "toolhost::host", "audit log {log}: {why}; no call starts \
+                until it can be written");
+        }
+    }
+}
+
+pub(in crate::service) fn refusal(log: &Path, why: &str) -> Fault {
+    Fault::new(
+        Kind::InternalError,
+        "The call was refused: it could not have been recorded in the audit log.",
+    )
+    .person(format!(
+        "audit log {}: {why}; correct that, or name another file with --audit-log",
+        log.display()
+    ))
+    .retryable()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use std::io::Write;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_record_is_one_ascii_line_that_reads_back_also_behind_a_torn_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = Log::new(folder.path().join("state/audit.jsonl"));
+        let record = json!({"call": "c1", "user": "a\nb\u{1b}[31m\u{202e}ö\u{e0041}\u{7f}"});
+        log.open().unwrap().write(&record);
+        let text = std::fs::read_to_string(log.path()).unwrap();
+        assert!(
+            text.is_ascii()
+                && text.lines().count() == 1
+                && !text.contains('\u{1b}')
+                && !text.contains('\u{7f}')
+        );
+        assert_eq!(log.recall("c1").unwrap().record, record);
+        std::fs::File::options()
+            .append(true)
+            .open(log.path())
+            .unwrap()
+            .write_all(b"{\"call\": \"to")
+            .unwrap();
+        log.open().unwrap().write(&json!({"call": "c2"}));
+        assert!(log.recall("c1").is_ok() && log.recall("c2").is_ok());
+        assert!(log.recall("c3").unwrap_err().contains("no call 'c3'"));
+        assert_eq!(
+            std::fs::metadata(log.path()).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
+        assert_eq!(
+            std::fs::metadata(folder.path().join("state"))
+                .unwrap()
+                .permissions()
+                .mode()
+                & 0o777,
+            0o700
+        );
+    }
+
+    #[test]
+    fn a_begin_counts_only_once_its_host_is_gone_and_an_end_that_failed_comes_first() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.jsonl");
+        let host = Log::new(&path);
+        let begun = |call: &str| {
+            let mut entry = host.open().unwrap();
+            entry
+                .begin(&json!({"call": call, "outcome": "InternalError"}))
+                .unwrap();
+            entry
+        };
+        let (ended, late, _running) = (begun("ended"), begun("late"), begun("killed"));
+        ended.write(&json!({"call": "ended", "outcome": "success"}));
+        assert!(
+            Log::new(&path).open().is_ok()
+                && host.recall("killed").unwrap_err().contains("still running")
+        );
+        // Others may write the log, so that nothing is written, and no call starts.
+        std::fs::remove_file(&path).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        late.write(&json!({"call": "late", "outcome": "success"}));
+        assert!(host.open().is_err());
+        std::fs::remove_dir(&path).unwrap();
+        host.open().unwrap().write(&json!({"call": "next"}));
+        let text = || std::fs::read_to_string(&path).unwrap();
+        assert!(text().lines().next().unwrap().contains("late") && !text().contains("killed"));
+        // A host of the version before left slots.
+        let slots = format!(
+            "\0\0\0\n{}\n\0\0tail\"}}\n",
+            json!({"call": "slot", "outcome": "InternalError"})
+        );
+        std::fs::write(folder.path().join("begun/audit.jsonl.old"), slots).unwrap();
+        let mode = std::fs::Permissions::from_mode(0o600);
+        std::fs::set_permissions(folder.path().join("begun/audit.jsonl.old"), mode).unwrap();
+        drop((host, _running));
+        let next = Log::new(&path);
+        next.open().unwrap();
+        let outcome = |call: &str| next.recall(call).unwrap().record["outcome"].clone();
+        assert_eq!(
+            [outcome("killed"), outcome("slot"), outcome("late")],
+            ["InternalError", "InternalError", "success"]
+        );
+        assert_eq!(text().lines().count(), 4, "{}", text());
+        assert_eq!(
+            std::fs::read_dir(folder.path().join(BEGUN))
+                .unwrap()
+                .count(),
+            1,
+            "only the next host's own"
+        );
+    }
+
+    #[test]
+    fn begin_records_count_in_the_limit_of_the_log() {
+        for runs in [true, false] {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("audit.jsonl");
+            let log = Log::with_retention(
+                &path,
+                Retention {
+                    segment_bytes: 10_000,
+                    segments: 2,
+                },
+            );
+            let mut running = log.open().unwrap();
+            if runs {
+                running
+                    .begin(&json!({"call": "running", "text": "x".repeat(4000)}))
+                    .unwrap();
+                let mut other = log.open().unwrap();
+                let refused = other
+                    .begin(&json!({"call": "other", "text": "x".repeat(4000)}))
+                    .unwrap_err();
+                assert!(
+                    refused
+                        .person
+                        .unwrap()
+                        .contains("fill half of audit_segment_bytes")
+                );
+            }
+            let closed = folder.path().join("audit.jsonl.000001");
+            while !closed.exists() {
+                log.open()
+                    .unwrap()
+                    .write(&json!({"call": "short", "text": "x".repeat(100)}));
+            }
+            let length = std::fs::metadata(&closed).unwrap().len();
+            assert!(
+                if runs {
+                    length < 7000
+                } else {
+                    length >= 10_000
+                },
+                "{runs}: {length}"
+            );
+            let hosts = std::fs::read_dir(folder.path().join(BEGUN))
+                .unwrap()
+                .count();
+            assert_eq!(
+                hosts, 1,
+                "the next file of the log has the same begin records"
+            );
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_recorded_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        std::fs::create_dir(path("folder")).unwrap();
+        std::fs::write(path("real"), "").unwrap();
+        std::os::unix::fs::symlink(path("real"), path("link")).unwrap();
+        nix::unistd::mkfifo(&path("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        std::fs::write(path("open"), "").unwrap();
+        std::fs::set_permissions(path("open"), std::fs::Permissions::from_mode(0o666)).unwrap();
+        for name in ["folder", "link", "fifo", "open", "real/below"] {
+            let fault = Log::new(path(name)).open().expect_err(name);
+            assert!(!fault.message.contains(name), "no host path for an agent");
+            assert!(fault.person.unwrap().contains(name));
+        }
+        assert!(Log::new("/dev/null").open().is_err() && Log::new("/dev/full").open().is_err());
+    }
+}

@@ -1,0 +1,174 @@
+//! The service: every call, from any transport, enters by `Service::call`. All else that can be
+//! asked of it is a part with its own name.
+
+use super::audit::log::Log;
+use super::breaker::Breakers;
+use super::calls::Calls;
+use super::catalog::{Catalog, Executors};
+use super::confirmation::{CONFIRMATION_TIMEOUT, Confirmations};
+use super::decision_cache::Rules;
+use super::ledger::Ledger;
+use super::meters::Meters;
+use super::packages::{BuildSettings, Packages};
+use super::pipeline::Pipeline;
+use super::quota::{Limiter, MAX_QUEUED, MAX_RUNNING};
+use super::record::CallRecord;
+use super::refusals::Refusals;
+use super::report::{CallResult, Report};
+use super::request::{CallRequest, Caller, EventStream, Sink};
+use super::traces::spans::Traces;
+use crate::fault::{Fault, Kind};
+use crate::registry::{self, Tool};
+use futures_util::FutureExt;
+use std::any::Any;
+use std::panic::AssertUnwindSafe;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What a service is made of.
+pub struct Components {
+    pub registry: Arc<registry::Registry>,
+    pub rules: Rules,
+    pub executors: Executors,
+    pub audit: Log,
+    pub packages: BuildSettings,
+    /// The script base folders, for scripts that a call names.
+    pub scripts: Vec<PathBuf>,
+    pub settings: Settings,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    pub max_running: usize,
+    pub max_queued: usize,
+    pub confirmation_timeout: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            max_running: MAX_RUNNING,
+            max_queued: MAX_QUEUED,
+            confirmation_timeout: CONFIRMATION_TIMEOUT,
+        }
+    }
+}
+
+pub struct Service {
+    /// The tools and the rules of this moment.
+    pub catalog: Arc<Catalog>,
+    /// The calls that are open, and those that ended lately.
+    pub calls: Arc<Calls>,
+    /// The persons who are asked about calls.
+    pub confirmations: Arc<Confirmations>,
+    pub limiter: Arc<Limiter>,
+    pub breakers: Arc<Breakers>,
+    pub packages: Arc<Packages>,
+    pub refusals: Arc<Refusals>,
+    pub traces: Arc<Traces>,
+    pub audit: Log,
+    pub ledger: Arc<Ledger>,
+    pub(super) meters: Arc<Meters>,
+    pipeline: Pipeline,
+}
+
+impl Service {
+    pub fn new(components: Components) -> Arc<Service> {
+        let Components {
+            registry,
+            rules,
+            executors,
+            audit,
+            packages,
+            scripts,
+            settings,
+        } = components;
+        let limiter = Arc::new(Limiter::new(settings.max_running, settings.max_queued));
+        let traces = Arc::<Traces>::default();
+        let calls = Arc::<Calls>::default();
+        let breakers = Arc::<Breakers>::default();
+        let ledger = Arc::new(Ledger::open_beside(audit.path()));
+        let process = executors.process.clone();
+        let packages = Packages::new(packages, process, audit.clone(), ledger.clone());
+        let catalog = Arc::new(Catalog::new(registry, rules, executors, scripts));
+        let timeout = settings.confirmation_timeout;
+        let confirmations = Confirmations::new(calls.clone(), limiter.clone(), timeout);
+        let confirmations = Arc::new(confirmations);
+        let refusals = Refusals::new(audit.clone(), limiter.clone(), traces.clone());
+        Arc::new(Service {
+            pipeline: Pipeline {
+                catalog: catalog.clone(),
+                limiter: limiter.clone(),
+                breakers: breakers.clone(),
+                confirmations: confirmations.clone(),
+                packages: packages.clone(),
+                refusals: refusals.clone(),
+                audit: audit.clone(),
+                ledger: ledger.clone(),
+            },
+            catalog,
+            calls,
+            confirmations,
+            limiter,
+            breakers,
+            packages,
+            refusals,
+            traces,
+            audit,
+            ledger,
+            meters: Arc::default(),
+        })
+    }
+
+    /// The tools that a caller (`Catalog::who`) may call, in order of id and version.
+    pub fn tools(&self, caller: &Caller) -> Result<Vec<Arc<Tool>>, Fault> {
+        self.catalog.list(caller)
+    }
+
+    /// Why every call would be refused now, if so: what each call needs before it looks at its
+    /// tool.
+    pub fn accepts_calls(&self) -> Result<(), Fault> {
+        self.catalog.ready()?;
+        self.audit.open()?;
+        self.ledger.check()
+    }
+
+    /// Runs one call: events go to `sink` while the tool runs, the report comes last. The call
+    /// counts as running until its report is dropped (`Report::slot`). Dropping the future cancels,
+    /// kills, reaps and records.
+    pub async fn call(&self, request: CallRequest, sink: Sink) -> Report {
+        let mut record = CallRecord::begin(&request, self.traces.of_call(request.trace.clone()));
+        record.meter = Some(self.meters.of(&request.tool, &self.catalog));
+        let mut stream = EventStream::to(sink);
+        let listed = self.calls.begin(&record.id, &request);
+        let cancelled = listed.cancelled.clone();
+        record.listed = Some(listed);
+        let running =
+            AssertUnwindSafe(self.pipeline.run(request, &mut stream, &mut record)).catch_unwind();
+        let ended = tokio::select! {
+            biased;
+            ended = running => ended,
+            () = cancelled.cancelled() => Ok(Ok(CallResult::default())),
+        };
+        let ended = ended.unwrap_or_else(|panic| Err(of_panic(&*panic)));
+        let result = ended.unwrap_or_else(CallResult::Failed);
+        let principal = record.principal().to_owned();
+        self.refusals.sample(&mut record, result.fault());
+        let ended = record.end(result);
+        self.refusals.alert(&ended, &principal);
+        stream.finish().await;
+        ended.report
+    }
+}
+
+fn of_panic(panic: &dyn Any) -> Fault {
+    let words = panic.downcast_ref::<&str>().copied();
+    let words = words
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no text");
+    let message = "The host failed while it handled this call.";
+    Fault::new(Kind::InternalError, message).person(format!(
+        "a panic: {words}; please report it with the call id"
+    ))
+}

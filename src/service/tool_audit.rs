@@ -1,0 +1,38 @@
+//! The audit of one tool of a running host.
+
+use super::entry::Service;
+use super::script::digest_of_script;
+use super::{packages, preflight};
+use crate::fault::Fault;
+use crate::policy;
+use serde_json::{Value, json};
+
+/// What a tool requests, is allowed and gets, if it were called now; and the denials of its
+/// last calls.
+pub fn tool(service: &Service, reference: &str) -> Result<Value, Fault> {
+    let decisions = service.catalog.decisions()?;
+    let tool = decisions.snapshot.find(reference)?;
+    let mut decision = decisions.decided(&tool).decision.clone();
+    let runs = service.catalog.runs(&tool.manifest.handler);
+    preflight::foresee(
+        &tool,
+        &mut decision,
+        runs,
+        Some(&service.ledger),
+        &decisions.snapshot.written,
+    );
+    let mut report = policy::audit::json(&decision, &tool.manifest);
+    report["digests"]["script"] = json!(
+        decision
+            .identity
+            .script
+            .as_deref()
+            .and_then(digest_of_script)
+    );
+    report[policy::audit::LAST_DENIALS] = match service.audit.last_denials(&tool, &decision) {
+        Ok(last) => json!(last),
+        Err(why) => json!({ "unreadable": why }),
+    };
+    report[policy::audit::KEPT_PACKAGES] = packages::value(&service.packages.found(&decision));
+    Ok(report)
+}

@@ -6,7 +6,7 @@ use super::request::{CallRequest, Question};
 use super::{CallResult, Caller, Service, output};
 use crate::base::lock;
 use crate::base::semaphore::{self, Claim};
-use crate::base::shares::{IN_USE, Shares};
+use crate::base::shares::{Charge, IN_USE, Shares};
 use crate::base::text::{head, printable};
 use crate::fault::{Fault, Kind};
 use serde::Serialize;
@@ -89,7 +89,11 @@ impl Calls {
             question: None,
         };
         // Admission (`quota`) bounds how many are open.
-        lock(&self.0).put(id.to_owned(), (Claim::new(), 0), IN_USE, entry);
+        let free = Charge {
+            claim: Claim::new(),
+            size: 0,
+        };
+        lock(&self.0).put(id.to_owned(), free, IN_USE, entry);
         OpenCall {
             calls: self.clone(),
             id: id.to_owned(),
@@ -134,7 +138,7 @@ impl OpenCall {
         call.state.outcome = Some(outcome.word());
         let claim = semaphore::claim(ENDED, [(call.state.principal.clone(), ENDED)]);
         calls.keep(&self.id, Duration::ZERO);
-        calls.charge(&self.id, (claim, 1));
+        calls.charge(&self.id, Charge { claim, size: 1 });
     }
 }
 

@@ -32,7 +32,7 @@ fn attack(script: &str, environment: &[&str], raise: impl FnOnce(&mut Plan)) -> 
         &arguments,
         &environment,
     );
-    // There is no init, so the one process performs the tool's steps.
+    // Without an init the one process performs the tool's steps.
     let tool = std::mem::take(&mut plan.tool);
     plan.steps.extend(tool);
     let (pid, _pidfd) = spawn::spawn(&plan).unwrap_or_else(|problem| panic!("{problem:?}"));

@@ -318,7 +318,7 @@ impl Scratch {
         Ok(())
     }
 
-    /// In a memory of its own, which is no scratch of the tool; only this mount leads there.
+    /// In a memory of its own, not in the tool's scratch; only this mount leads there.
     fn copy_of_script(&self, file: &ReadFile, text: &[u8]) -> std::io::Result<OwnedFd> {
         let size = (text.len() as u64 + MIB).to_string();
         let mode = "0755".to_owned();

@@ -3,7 +3,7 @@
 
 use super::call::Ready;
 use super::grants;
-use super::relay::{self, Relay};
+use super::relay::{self, Companion, Relay};
 use super::spec::{RoleNeeds, spec};
 use crate::base::semaphore::FairSemaphore;
 use crate::egress::protocol::Served;
@@ -104,7 +104,7 @@ impl Launchers {
         &self,
         shape: &Shape,
         tool: &RoleNeeds,
-    ) -> Result<(Launcher, OwnedFd), LauncherError> {
+    ) -> Result<Companion, LauncherError> {
         let (bare, relay) = relay::confinement(shape);
         let extra = RoleNeeds {
             principal: tool.principal.clone(),
@@ -119,7 +119,7 @@ impl Launchers {
         };
         // The relay uses no standard stream.
         drop(process.start(bare.limits.get(Limit::TimeoutMs), &brings)?);
-        Ok((process, control))
+        Ok(Companion { process, control })
     }
 
     /// Keeps a launcher for the next call of the same shape.

@@ -320,15 +320,7 @@ impl Targets<'_> {
         leave_out_folders(&mut decision);
         let mut notes = policy::call_notes(&decision, timeout_ms);
         if !given.env.is_empty() {
-            let names: Vec<String> = given
-                .env
-                .keys()
-                .map(|name| name.escape_debug().to_string())
-                .collect();
-            notes.all.push(format!(
-                "environment: set by the call: {}",
-                names.join(", ")
-            ));
+            notes.all.push(env_note(&given.env));
         }
         record.decided(&decision, notes);
         decision
@@ -515,6 +507,14 @@ fn tools_of(tool: &Manifest, owners: &[Owner]) -> Vec<String> {
         }
     }
     tools
+}
+
+fn env_note(env: &BTreeMap<String, String>) -> String {
+    let names: Vec<String> = env
+        .keys()
+        .map(|name| name.escape_debug().to_string())
+        .collect();
+    format!("environment: set by the call: {}", names.join(", "))
 }
 
 /// The tools that run scripts ask for a folder (`.cache`) beside each script. Where this host

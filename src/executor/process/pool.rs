@@ -173,8 +173,8 @@ static LOOKING: LazyLock<Arc<FairSemaphore>> =
 /// a blocking thread. For others a few system calls are enough, which is quicker than changing
 /// threads.
 pub async fn resolve(shape: &Shape, script: bool) -> Result<grants::ResolvedGrants, Fault> {
-    fn elsewhere(path: &Path, shape_folder: &std::path::Path) -> bool {
-        !path.starts_with(shape_folder)
+    fn elsewhere(path: &Path, folder: &Path) -> bool {
+        !path.starts_with(folder)
     }
     if !shape.grants.iter().any(|grant: &Grant| match &grant.area {
         _ if grant.access == Access::Write => true,

@@ -142,35 +142,35 @@ impl Lease {
                     traffic.totals.connections += 1;
                     (traffic.totals.connections, traffic.principal.clone())
                 };
-                let refusal = match () {
-                    () if dials.len() >= self.most => RefusalReason::Limit {
+                let refusal = if dials.len() >= self.most {
+                    RefusalReason::Limit {
                         limit: Limit::Connections,
-                    },
-                    () if dialled > DIALS => RefusalReason::Bound {
-                        why: format!("more than {DIALS} connections in one call"),
-                    },
-                    () => {
-                        let mut dialler = self.dialler.clone();
-                        dialler.payer[0] = who;
-                        let now = Instant::now();
-                        let earliest = now
-                            .checked_sub(DIAL_INTERVAL * (DIAL_BURST - 1))
-                            .unwrap_or(now);
-                        let start = (*next).max(earliest);
-                        *next = start + DIAL_INTERVAL;
-                        dials.spawn(async move {
-                            // Timers round up to a whole millisecond.
-                            if start > now {
-                                tokio::time::sleep_until(start).await;
-                            }
-                            Dialled {
-                                id,
-                                target,
-                                socket: dialler.dial(&host, port).await,
-                            }
-                        });
-                        return Ok(false);
                     }
+                } else if dialled > DIALS {
+                    RefusalReason::Bound {
+                        why: format!("more than {DIALS} connections in one call"),
+                    }
+                } else {
+                    let mut dialler = self.dialler.clone();
+                    dialler.payer[0] = who;
+                    let now = Instant::now();
+                    let earliest = now
+                        .checked_sub(DIAL_INTERVAL * (DIAL_BURST - 1))
+                        .unwrap_or(now);
+                    let start = (*next).max(earliest);
+                    *next = start + DIAL_INTERVAL;
+                    dials.spawn(async move {
+                        // Timers round up to a whole millisecond.
+                        if start > now {
+                            tokio::time::sleep_until(start).await;
+                        }
+                        Dialled {
+                            id,
+                            target,
+                            socket: dialler.dial(&host, port).await,
+                        }
+                    });
+                    return Ok(false);
                 };
                 self.answer(id, &target, Err(refusal), traffic)
                     .await

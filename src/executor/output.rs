@@ -163,11 +163,11 @@ impl Output {
             .await
     }
 
-    fn whole(&self, is_text: bool, deadline: &CallDeadline) -> Ending {
-        fn bad(reason: &str, self_rest: &[u8]) -> Ending {
+    fn ending(&self, is_text: bool, deadline: &CallDeadline) -> Ending {
+        fn bad(reason: &str, rest: &[u8]) -> Ending {
             Ending::BadOutput {
                 reason: reason.to_owned(),
-                head: head(self_rest),
+                head: head(rest),
             }
         }
         match (&self.bad, self.ended, self.rest.trim_ascii().is_empty()) {

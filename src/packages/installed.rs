@@ -90,7 +90,7 @@ fn python(root: BorrowedFd, item: &Item, below: &str) -> Result<Option<Distribut
         return Ok(None);
     };
     let is_position = !below.contains('/');
-    let file = match (item.sha256.is_some(), &*ending) {
+    let file = match (item.is_file, &*ending) {
         (true, _) => item.path.clone(),
         (false, "dist-info") => format!("{}/METADATA", item.path),
         (false, _) => format!("{}/PKG-INFO", item.path),
@@ -160,7 +160,7 @@ fn check_record(root: BorrowedFd, item: &Item) -> Result<(), TreeError> {
 
 /// Reads a folder below `node_modules` or below a scope there, or a `package.json` anywhere else.
 fn node(root: BorrowedFd, item: &Item, below: &str) -> Result<Option<Distribution>, TreeError> {
-    let is_folder = item.sha256.is_none();
+    let is_folder = !item.is_file;
     let place = is_folder && is_position(below);
     let copy = !is_folder
         && below

@@ -1,6 +1,6 @@
 //! Built environments on disk, each known by the digest of everything that it was built from.
 //!
-//! A record lists each file of its tree with digest and stamp. Another record holds what
+//! A record lists each file of its tree with its stamp. Another record holds what
 //! requirements without a lock were resolved to.
 
 use super::installed::{self, Vendored};
@@ -87,10 +87,7 @@ pub struct BuiltEnvironment {
 
 impl BuiltEnvironment {
     pub fn files(&self) -> usize {
-        self.items
-            .iter()
-            .filter(|item| item.sha256.is_some())
-            .count()
+        self.items.iter().filter(|item| item.is_file).count()
     }
 }
 

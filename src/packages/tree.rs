@@ -2,7 +2,7 @@
 //! each use.
 
 use crate::base::files::{self, is, names_in, open_at};
-use crate::base::store::{self, Limits};
+use crate::base::store::Limits;
 use crate::base::text;
 use nix::fcntl::{AtFlags, OFlag};
 use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat, fstatat};
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::ffi::CString;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 
@@ -27,8 +27,8 @@ pub struct Item {
     /// From the root of the tree, with `/` between.
     pub path: String,
     pub bytes: u64,
-    /// Hex SHA-256; `None`: see `new`.
-    pub sha256: Option<String>,
+    /// A file of the build; false: see `new`.
+    pub is_file: bool,
     pub stamp: TreeStamp,
 }
 
@@ -39,7 +39,7 @@ impl Item {
         Item {
             path: path.to_owned(),
             bytes: 0,
-            sha256: None,
+            is_file: false,
             stamp: TreeStamp::default(),
         }
     }
@@ -157,8 +157,8 @@ impl TreeReader {
             &file,
             Mode::from_bits_truncate(if runs { 0o755 } else { 0o644 }),
         )?;
-        let (sha256, bytes) = digest(file, self.most.bytes.saturating_sub(self.bytes))?;
-        self.bytes += bytes;
+        let bytes = u64::try_from(stat.st_size).unwrap_or(u64::MAX);
+        self.bytes = self.bytes.saturating_add(bytes);
         let most = self.most.bytes;
         if self.bytes > most {
             return hostile(
@@ -169,7 +169,7 @@ impl TreeReader {
         self.items.push(Item {
             path,
             bytes,
-            sha256: Some(sha256),
+            is_file: true,
             stamp: TreeStamp::default(),
         });
         Ok(())
@@ -212,12 +212,6 @@ fn printable_path(at: &str, name: &CString) -> Result<String, TreeError> {
         );
     }
     Ok(path)
-}
-
-/// SHA-256 in hex, and the number of bytes; stops one byte after `most`.
-fn digest(file: File, most: u64) -> io::Result<(String, u64)> {
-    let (sum, bytes) = store::digest(file.take(most.saturating_add(1)))?;
-    Ok((crate::base::hex(&sum), bytes))
 }
 
 /// The items with their present stamps, and the disk space that they occupy, bytes.

@@ -3,9 +3,7 @@
 
 use crate::base::mask::Hidden;
 use crate::fault::{Fault, Kind};
-use crate::policy::verdicts::decision::Decision;
-use crate::policy::verdicts::shape::Shape;
-use crate::policy::verdicts::verdict::Notes;
+use crate::policy::verdicts::{Decision, Notes, Shape};
 use crate::quantity::{Limit, MIN_TIMEOUT_MS};
 pub use crate::sandbox::ReadFile;
 use std::collections::BTreeMap;

@@ -13,41 +13,32 @@ mod verdicts;
 pub use crate::manifest::At;
 pub use crate::sandbox::base_view::{self, SYSTEM_ETC, SYSTEM_FOLDERS};
 pub use confinement::*;
-pub use grammar::area::{Access, Area, Opening, escape, literal, name_matches};
-pub use grammar::callbacks::{CallbackRule, CallbackUrl};
-pub use grammar::callers::{
-    AllowedValue, Breaker, CALLERS_FILE, CallerGrant, CallerRule, Callers, EVERYBODY,
-    ParameterRule, ToolLimit,
-};
-pub use grammar::capability::{Capability, grantable, offerable};
+pub use grammar::area::{escape, literal, name_matches};
+pub use grammar::callers::{CALLERS_FILE, EVERYBODY};
+pub use grammar::capability::{grantable, offerable};
 pub use grammar::disk::{certificates, lock_file};
-pub use grammar::document::FileProblem;
-pub use grammar::file::{
-    DEFAULT_POLICY, Folder, HOST_FILE, Mode, NamedRuntime, Policy, SUFFIX, Selector, ToolSelector,
-    is_policy_file, parse, schema,
+pub use grammar::file::{DEFAULT_POLICY, HOST_FILE, SUFFIX, is_policy_file, parse, schema};
+pub use grammar::files::SCRIPT_FOLDER;
+pub use grammar::hosts::{range as host_range, risks as host_risks};
+pub use grammar::packages::index_name;
+pub use grammar::secrets::{header_name, header_value, source as secret_source};
+pub use grammar::services::names as service_names;
+pub use grammar::{
+    Access, AllowedValue, Area, Breaker, CallbackRule, CallbackUrl, CallerGrant, CallerRule,
+    Callers, Capability, DeniedPackage, FileProblem, FileRules, Folder, Grant, Grantable,
+    HeaderRule, HostGrant, Mode, NamedRuntime, Network, Opening, PackageGrant, PackageRules,
+    PackagesAllowed, ParameterRule, PassedOver, Policies, Policy, Rule, SecretGrant, SecretSource,
+    Selector, ServiceGrant, ServiceRule, SourceFile, ToolLimit, ToolSelector,
 };
-pub use grammar::files::{FileRules, Grant, Rule, SCRIPT_FOLDER};
-pub use grammar::grantable::Grantable;
-pub use grammar::hosts::{HostGrant, Network, range as host_range, risks as host_risks};
-pub use grammar::load::{PassedOver, Policies};
-pub use grammar::packages::{
-    DeniedPackage, PackageGrant, PackageRules, PackagesAllowed, SourceFile, index_name,
-};
-pub use grammar::secrets::{
-    HeaderRule, SecretGrant, SecretSource, header_name, header_value, source as secret_source,
-};
-pub use grammar::services::{ServiceGrant, ServiceRule, names as service_names};
 pub use grammar::{callers, headers, packages, versions};
 pub use reports::{audit, diff, suggest, who_can};
 pub use verdicts::capability::needs_of;
-pub use verdicts::decide::{RUN_CODE, RunTarget, SCRIPT_SERVICE, decide, decide_run};
-pub use verdicts::decision::{Decision, PackageDecision};
+pub use verdicts::decide::{RUN_CODE, SCRIPT_SERVICE, decide, decide_run};
 pub use verdicts::hard_denials::{is_definition, is_obeyed, leads_modules};
-pub use verdicts::machine::{Machine, MachinePlaces};
-pub use verdicts::packages::{Ages, Allowance, refused as refused_packages};
-pub use verdicts::shape::{Built, Limits, Program, Runtime, Shape, Variable};
-pub use verdicts::verdict::{
-    Confirm, LimitVerdict, Narrower, Need, Notes, Refusal, RequestKind, Verdict,
-};
-pub use verdicts::writable::{WritablePath, WritablePaths};
+pub use verdicts::packages::refused as refused_packages;
 pub use verdicts::written::written_areas;
+pub use verdicts::{
+    Ages, Allowance, Built, Confirm, Decision, LimitVerdict, Limits, Machine, MachinePlaces,
+    Narrower, Need, Notes, PackageDecision, Program, Refusal, RequestKind, RunTarget, Runtime,
+    Shape, Variable, Verdict, WritablePath, WritablePaths,
+};

@@ -8,7 +8,7 @@ use super::quota::held_back;
 use super::request::Caller;
 use crate::base::lock;
 use crate::base::semaphore;
-use crate::base::shares::{Shares, now};
+use crate::base::shares::{Charge, Shares, now};
 use crate::fault::{Fault, Kind};
 use crate::policy::Breaker;
 use serde::Serialize;
@@ -186,7 +186,7 @@ impl Attempt {
             };
             // Any row may be removed to make room for another, so there is always room.
             let claim = semaphore::claim(ROWS, [(self.call.principal.clone(), ROWS / 2)]);
-            rows.put(key.clone(), (claim, 1), now, row);
+            rows.put(key.clone(), Charge { claim, size: 1 }, now, row);
         }
         rows.keep(&key, now);
         if let Some(row) = rows

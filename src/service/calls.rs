@@ -6,7 +6,7 @@ use super::report::CallResult;
 use super::request::{Answer, CallRequest, Caller, Question};
 use crate::base::lock;
 use crate::base::semaphore::{self, Claim, Permit};
-use crate::base::shares::{IN_USE, Shares};
+use crate::base::shares::{Charge, IN_USE, Shares};
 use crate::base::text::{head, printable};
 use crate::fault::{Fault, Kind};
 use serde::Serialize;
@@ -100,7 +100,11 @@ impl Calls {
             question: None,
         };
         // Admission (`quota`) bounds how many are open.
-        lock(&self.0).put(id.to_owned(), (Claim::new(), 0), IN_USE, entry);
+        let free = Charge {
+            claim: Claim::new(),
+            size: 0,
+        };
+        lock(&self.0).put(id.to_owned(), free, IN_USE, entry);
         OpenCall {
             calls: self.clone(),
             id: id.to_owned(),
@@ -149,7 +153,7 @@ impl OpenCall {
         call.state.outcome = Some(outcome.word());
         let claim = semaphore::claim(ENDED, [(call.state.principal.clone(), ENDED)]);
         calls.keep(&self.id, Duration::ZERO);
-        calls.charge(&self.id, (claim, 1));
+        calls.charge(&self.id, Charge { claim, size: 1 });
     }
 }
 

@@ -488,14 +488,7 @@ fn notes_of_run(
 ) -> policy::Notes {
     let mut notes = policy::call_notes(decision, timeout_ms);
     if !env.is_empty() {
-        let names: Vec<String> = env
-            .keys()
-            .map(|name| name.escape_debug().to_string())
-            .collect();
-        let names = names.join(", ");
-        notes
-            .all
-            .push(format!("environment: set by the call: {names}"));
+        notes.all.push(env_note(env));
     }
     notes
 }
@@ -527,6 +520,14 @@ fn tools_of(tool: &Manifest, owners: &[Owner]) -> Vec<String> {
         }
     }
     tools
+}
+
+fn env_note(env: &BTreeMap<String, String>) -> String {
+    let names: Vec<String> = env
+        .keys()
+        .map(|name| name.escape_debug().to_string())
+        .collect();
+    format!("environment: set by the call: {}", names.join(", "))
 }
 
 /// The tools that run scripts ask for a folder (`.cache`) beside each script. Where this host

@@ -55,9 +55,9 @@ impl Names {
         fn in_id(c: char) -> bool {
             c.is_ascii_alphanumeric() || "._:-".contains(c)
         }
-        fn word(word: &str, self_names: &BTreeMap<String, String>) -> String {
+        fn word(word: &str, names: &BTreeMap<String, String>) -> String {
             let id = word.trim_end_matches(['.', ':', '-']);
-            self_names.get(id).map_or_else(
+            names.get(id).map_or_else(
                 || word.to_owned(),
                 |name| format!("{name}{}", &word[id.len()..]),
             )

@@ -47,6 +47,18 @@ fn adder(playground: &Playground) {
     playground.tool("add", "python", script, more);
 }
 
+/// Scenarios that ask for sampling or roots, which MCP has deprecated (docs/MCP.md), and how many of
+/// their checks do.
+const NOT_OFFERED: [(&str, usize); 6] = [
+    ("tools-call-sampling", 1),
+    ("input-required-result-basic-sampling", 1),
+    ("input-required-result-basic-list-roots", 1),
+    ("input-required-result-multiple-input-requests", 1),
+    // The fixture is to need sampling of a client that has only other capabilities.
+    ("input-required-result-capability-check", 1),
+    ("server-stateless", 1),
+];
+
 #[test]
 #[ignore = "second stage (.ci/full): needs client libraries"]
 fn the_conformance_suite_passes_in_both_eras() {
@@ -92,11 +104,14 @@ fn the_conformance_suite_passes_in_both_eras() {
             scenarios.partition(|(_, counts)| counts.contains(", 0 failed"));
         // Some of its checks wait half a second for a tool in Python: on a busy machine they are
         // made again, alone.
-        for (name, counts) in &failed {
+        let failing = failed.iter().filter(|(name, counts)| {
             let name = name.trim_start_matches(['✗', '~', '!', ' ']);
-            let passes = (0..3).any(|_| run(era, ["--scenario", name]).contains(", 0 failed"));
-            assert!(passes, "{era}: {name}: {counts}");
-        }
+            let expected = NOT_OFFERED.iter().find(|(scenario, _)| *scenario == name);
+            !expected.is_some_and(|(_, checks)| counts.ends_with(&format!(", {checks} failed")))
+                && !(0..3).any(|_| run(era, ["--scenario", name]).contains(", 0 failed"))
+        });
+        let failing: Vec<_> = failing.collect();
+        assert!(failing.is_empty(), "{era}: {failing:?}");
         let ran = passed
             .iter()
             .filter(|(_, counts)| !counts.starts_with("0 "))

@@ -28,6 +28,12 @@ pub struct Shares<K, V> {
     unused: HashMap<String, (BTreeSet<(Duration, K)>, usize)>,
 }
 
+/// What an entry takes of the keys of its claim.
+pub struct Charge {
+    pub claim: Claim,
+    pub size: usize,
+}
+
 #[derive(Debug)]
 pub struct Entry<V> {
     permit: Permit,
@@ -48,16 +54,10 @@ impl<K, V> Default for Shares<K, V> {
 
 impl<K: Ord + Clone, V> Shares<K, V> {
     /// Removes the entry of this key, and inserts another. False: it has no room.
-    pub fn put(
-        &mut self,
-        key: K,
-        (claim, size): (Claim, usize),
-        until: Duration,
-        value: V,
-    ) -> bool {
+    pub fn put(&mut self, key: K, charge: Charge, until: Duration, value: V) -> bool {
         self.remove(&key);
         let mut permit = self.semaphore.none();
-        let fits = self.make_room(&mut permit, &claim, size);
+        let fits = self.make_room(&mut permit, &charge);
         if fits {
             self.insert(
                 key,
@@ -72,11 +72,11 @@ impl<K: Ord + Clone, V> Shares<K, V> {
     }
 
     /// Charges an entry to another claim or size. False: without room, the entry stays as it was.
-    pub fn charge(&mut self, key: &K, (claim, size): (Claim, usize)) -> bool {
+    pub fn charge(&mut self, key: &K, charge: Charge) -> bool {
         let Some(mut entry) = self.remove(key) else {
             return false;
         };
-        let fits = self.make_room(&mut entry.permit, &claim, size);
+        let fits = self.make_room(&mut entry.permit, &charge);
         self.insert(key.clone(), entry);
         fits
     }
@@ -128,8 +128,8 @@ impl<K: Ord + Clone, V> Shares<K, V> {
         Some(entry)
     }
 
-    fn make_room(&mut self, permit: &mut Permit, claim: &Claim, size: usize) -> bool {
-        while let Err(full) = permit.charge(claim, size) {
+    fn make_room(&mut self, permit: &mut Permit, charge: &Charge) -> bool {
+        while let Err(full) = permit.charge(&charge.claim, charge.size) {
             let Some(key) = self.excess(full) else {
                 return false;
             };
@@ -172,7 +172,12 @@ mod tests {
 
     #[test]
     fn whoever_has_most_gives_way_and_what_is_in_use_stays() {
-        let of = |who: &str| (super::super::semaphore::claim(8, [(who.to_owned(), 6)]), 1);
+        fn of(who: &str) -> Charge {
+            Charge {
+                claim: crate::semaphore::claim(8, [(who.to_owned(), 6)]),
+                size: 1,
+            }
+        }
         let past = Duration::from_nanos;
         let mut shares = Shares::default();
         for n in 0..20 {
@@ -195,12 +200,12 @@ mod tests {
         shares.remove(&0);
         assert!(shares.put(200, of("c"), IN_USE, ()));
         assert!(
-            !shares.charge(&200, (of("c").0, 2)) && shares.charge(&200, of("d")),
+            !shares.charge(&200, Charge { size: 2, ..of("c") }) && shares.charge(&200, of("d")),
             "a larger one finds no room"
         );
         (0..300).for_each(|n| _ = shares.remove(&n));
         assert!(
-            shares.semaphore.try_enter_as(&of("a").0, 6).is_some(),
+            shares.semaphore.try_enter_as(&of("a").claim, 6).is_some(),
             "nothing is charged any more"
         );
     }

@@ -11,8 +11,6 @@ mod account;
 pub mod base_view;
 mod child;
 mod host;
-#[cfg(test)]
-mod layer_tests;
 mod layers;
 mod plan;
 pub mod probe;
@@ -22,6 +20,8 @@ mod reenter;
 mod spawn;
 mod spec;
 mod sys;
+#[cfg(test)]
+mod tests;
 
 pub use account::totals::{Totals, below};
 pub use account::written;

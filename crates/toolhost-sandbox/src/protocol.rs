@@ -53,6 +53,14 @@ pub enum Source {
     File(ReadFile),
 }
 
+/// The version of control groups that counts calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Version {
+    V1,
+    V2,
+}
+
 /// Everything a launcher must know before its first call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -61,7 +69,7 @@ pub struct Setup {
     pub identity: Identity,
     /// Set if a cgroup counts the call; the group's files then come last beside
     /// `ToLauncher::Setup`.
-    pub cgroup: Option<crate::cgroup::Version>,
+    pub cgroup: Option<Version>,
     /// How many calls the host runs at a time.
     pub slots: u64,
 }

@@ -367,16 +367,16 @@ impl Entries {
 
 /// What open(2) with these flags would do.
 fn open_operation(flags: u64) -> (Operation, LinkHandling) {
-    fn any(bits: i32, flags: &u64) -> bool {
-        *flags & bits as u64 != 0
+    fn any(bits: i32, flags: u64) -> bool {
+        flags & bits as u64 != 0
     }
     let changes = any(
         libc::O_WRONLY | libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC,
-        &flags,
+        flags,
     );
-    let last = if any(libc::O_CREAT, &flags) && any(libc::O_EXCL, &flags) {
+    let last = if any(libc::O_CREAT, flags) && any(libc::O_EXCL, flags) {
         LinkHandling::CreateNew
-    } else if any(libc::O_NOFOLLOW, &flags) {
+    } else if any(libc::O_NOFOLLOW, flags) {
         LinkHandling::NoFollow
     } else {
         LinkHandling::Follow

@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use toolhost_base::messages::adopt;
 
@@ -126,7 +126,7 @@ fn perform_all<'a>(child: &Child<'a>, steps: &'a [(&'static str, Step)]) -> ! {
     unsafe { libc::_exit(127) }
 }
 
-/// One step. Only system calls: no allocation, no panic, no lock.
+/// One step. Only system calls here and below: no allocation, no panic, no lock.
 fn perform(child: &Child, step: &Step) -> libc::c_long {
     // SAFETY: all strings are NUL-terminated and all buffers live in the plan, which outlives this
     // child.
@@ -135,19 +135,7 @@ fn perform(child: &Child, step: &Step) -> libc::c_long {
             Step::Write { fd, data } => {
                 libc::write(*fd, data.as_ptr().cast(), data.len()) as libc::c_long
             }
-            Step::WriteFile { path, data } => {
-                let fd = libc::open(path.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
-                if fd < 0 {
-                    return -1;
-                }
-                let wrote = libc::write(fd, data.as_ptr().cast(), data.len());
-                let wrote_errno = Errno::last_raw();
-                libc::close(fd);
-                if wrote < 0 {
-                    Errno::set_raw(wrote_errno);
-                }
-                wrote as libc::c_long
-            }
+            Step::WriteFile { path, data } => write_file(path, data),
             Step::SetIds(id) => {
                 if libc::syscall(libc::SYS_setresgid, *id, *id, *id) < 0 {
                     return -1;
@@ -187,85 +175,23 @@ fn perform(child: &Child, step: &Step) -> libc::c_long {
                 libc::syscall(libc::SYS_prlimit64, 0, *resource, &raw const limit, 0)
             }
             Step::NoNewPrivileges => libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0).into(),
-            Step::DropBounding(last) => {
-                for capability in 0..=*last {
-                    if libc::prctl(libc::PR_CAPBSET_DROP, capability as libc::c_ulong, 0, 0, 0) < 0
-                    {
-                        return -1;
-                    }
-                }
-                0
-            }
-            Step::DropCapabilities => {
-                #[repr(C)]
-                struct Header(u32, libc::c_int);
-                let header = Header(0x2008_0522, 0); // _LINUX_CAPABILITY_VERSION_3, ourselves
-                let none = [0u32; 6];
-                libc::syscall(libc::SYS_capset, &raw const header, none.as_ptr())
-            }
+            Step::DropBounding(last) => drop_bounding(*last),
+            Step::DropCapabilities => drop_capabilities(),
             Step::LandlockPath {
                 ruleset,
                 path,
                 access,
-            } => {
-                #[repr(C, packed)]
-                struct PathBeneath {
-                    access: u64,
-                    parent: i32,
-                }
-                let fd = libc::open(path.as_ptr(), libc::O_PATH | libc::O_CLOEXEC);
-                if fd < 0 {
-                    return -1;
-                }
-                let rule = PathBeneath {
-                    access: *access,
-                    parent: fd,
-                };
-                libc::syscall(libc::SYS_landlock_add_rule, *ruleset, 1, &raw const rule, 0)
-            }
+            } => allow_path(*ruleset, path, *access),
             Step::LandlockRestrict(ruleset) => {
                 libc::syscall(libc::SYS_landlock_restrict_self, *ruleset, 0)
             }
-            Step::Seccomp { program, recorder } => {
-                let fprog = libc::sock_fprog {
-                    len: program.len() as u16,
-                    filter: program.as_ptr().cast_mut(),
-                };
-                let listened = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER
-                    | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
-                let flags = if recorder.is_some() { listened } else { 0 };
-                let made = libc::syscall(
-                    libc::SYS_seccomp,
-                    libc::SECCOMP_SET_MODE_FILTER,
-                    flags,
-                    &raw const fprog,
-                );
-                match recorder {
-                    Some(recorder) if made >= 0 => hand_over(*recorder, made as RawFd),
-                    _ => made,
-                }
-            }
+            Step::Seccomp { program, recorder } => filter(program, *recorder),
             Step::Undumpable => libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0).into(),
             Step::Start => {
                 let data = (&raw const *child).cast_mut().cast();
                 libc::clone(run_tool, child.stack, libc::CLONE_VM | libc::SIGCHLD, data).into()
             }
-            Step::Become(fd) => {
-                if libc::dup2(child.gate[1], 1) < 0 {
-                    return -1;
-                }
-                let nothing = [std::ptr::null::<libc::c_char>()];
-                let path = c"".as_ptr();
-                let flags = libc::AT_EMPTY_PATH;
-                libc::syscall(
-                    libc::SYS_execveat,
-                    *fd,
-                    path,
-                    nothing.as_ptr(),
-                    nothing.as_ptr(),
-                    flags,
-                )
-            }
+            Step::Become(fd) => become_init(*fd, child.gate[1]),
             Step::Execute(Program::Path(path)) => {
                 libc::execve(path.as_ptr(), child.argv.as_ptr(), child.envp.as_ptr()).into()
             }
@@ -278,6 +204,102 @@ fn perform(child: &Child, step: &Step) -> libc::c_long {
                 libc::AT_EMPTY_PATH,
             ),
         }
+    }
+}
+
+fn write_file(path: &CStr, data: &[u8]) -> libc::c_long {
+    // SAFETY: the string is NUL-terminated, and `data` has this length.
+    unsafe {
+        let fd = libc::open(path.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
+        if fd < 0 {
+            return -1;
+        }
+        let wrote = libc::write(fd, data.as_ptr().cast(), data.len());
+        let wrote_errno = Errno::last_raw();
+        libc::close(fd);
+        if wrote < 0 {
+            Errno::set_raw(wrote_errno);
+        }
+        wrote as libc::c_long
+    }
+}
+
+fn drop_bounding(last: u32) -> libc::c_long {
+    for capability in 0..=last {
+        // SAFETY: takes numbers alone.
+        let dropped =
+            unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability as libc::c_ulong, 0, 0, 0) };
+        if dropped < 0 {
+            return -1;
+        }
+    }
+    0
+}
+
+fn drop_capabilities() -> libc::c_long {
+    #[repr(C)]
+    struct Header(u32, libc::c_int);
+    let header = Header(0x2008_0522, 0); // _LINUX_CAPABILITY_VERSION_3, ourselves
+    let none = [0u32; 6];
+    // SAFETY: locals of the layout that capset(2) reads.
+    unsafe { libc::syscall(libc::SYS_capset, &raw const header, none.as_ptr()) }
+}
+
+fn allow_path(ruleset: RawFd, path: &CStr, access: u64) -> libc::c_long {
+    #[repr(C, packed)]
+    struct PathBeneath {
+        access: u64,
+        parent: i32,
+    }
+    // SAFETY: the string is NUL-terminated, and `rule` a local of the layout that the call reads.
+    unsafe {
+        let parent = libc::open(path.as_ptr(), libc::O_PATH | libc::O_CLOEXEC);
+        if parent < 0 {
+            return -1;
+        }
+        let rule = PathBeneath { access, parent };
+        libc::syscall(libc::SYS_landlock_add_rule, ruleset, 1, &raw const rule, 0)
+    }
+}
+
+fn filter(program: &[libc::sock_filter], recorder: Option<RawFd>) -> libc::c_long {
+    let fprog = libc::sock_fprog {
+        len: program.len() as u16,
+        filter: program.as_ptr().cast_mut(),
+    };
+    let listened =
+        libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
+    let flags = if recorder.is_some() { listened } else { 0 };
+    // SAFETY: `fprog` is a local that points to a program of this length.
+    let made = unsafe {
+        libc::syscall(
+            libc::SYS_seccomp,
+            libc::SECCOMP_SET_MODE_FILTER,
+            flags,
+            &raw const fprog,
+        )
+    };
+    match recorder {
+        Some(recorder) if made >= 0 => hand_over(recorder, made as RawFd),
+        _ => made,
+    }
+}
+
+fn become_init(init: RawFd, gate: RawFd) -> libc::c_long {
+    let nothing = [std::ptr::null::<libc::c_char>()];
+    // SAFETY: the empty string and the empty lists are constants.
+    unsafe {
+        if libc::dup2(gate, 1) < 0 {
+            return -1;
+        }
+        libc::syscall(
+            libc::SYS_execveat,
+            init,
+            c"".as_ptr(),
+            nothing.as_ptr(),
+            nothing.as_ptr(),
+            libc::AT_EMPTY_PATH,
+        )
     }
 }
 

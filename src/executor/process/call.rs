@@ -24,6 +24,19 @@ pub struct Ready {
     pub relay: Option<Relay>,
 }
 
+/// One call of a program that reads its input and prints its answer.
+pub struct ProgramCall<'a> {
+    pub brings: CallInput<'a>,
+    /// The text at its stdin.
+    pub input: &'a [u8],
+    /// Values for the headers that its relay adds.
+    pub secrets: &'a BTreeMap<String, String>,
+    pub limits: &'a Limits,
+    pub clock: Clock,
+    pub events: &'a ToolSender,
+    pub traffic: &'a Mutex<Traffic>,
+}
+
 /// What a call wrote to stdout and stderr.
 #[derive(Debug, Default)]
 pub struct Captured {
@@ -96,22 +109,21 @@ impl Ready {
     }
 
     /// Runs one call to its end.
-    pub async fn call(
-        &self,
-        brings: &CallInput<'_>,
-        (input, secrets): (&[u8], &BTreeMap<String, String>),
-        limits: &Limits,
-        clock: Clock,
-        events: &ToolSender,
-        traffic: &Mutex<Traffic>,
-    ) -> Result<Finished, LauncherError> {
-        self.begin(secrets)?;
+    pub async fn call(&self, call: &ProgramCall<'_>) -> Result<Finished, LauncherError> {
+        let ProgramCall {
+            limits,
+            clock,
+            events,
+            traffic,
+            ..
+        } = *call;
+        self.begin(call.secrets)?;
         let left = u64::try_from(clock.left().as_micros().div_ceil(1000)).unwrap_or(u64::MAX);
-        let pipes = self.launcher.start(left, brings)?;
+        let pipes = self.launcher.start(left, &call.brings)?;
         let stdout = OutputReader::new(limits.get(Limit::OutputBytes), events);
         let log = Log::new(limits.get(Limit::LogBytes), events);
         let over = Notify::new();
-        let reading = async { Ok(capture(pipes, input, stdout, log, &over).await) };
+        let reading = async { Ok(capture(pipes, call.input, stdout, log, &over).await) };
         // A lost launcher ends the wait at once, though the tool's pipes may stay open for a while.
         let both = async {
             tokio::try_join!(reading, self.wait(&over, traffic, limits.get(Limit::CpuMs)))

@@ -3,6 +3,7 @@
 //!
 //! The tool's own script is not run, nothing is published, and no path is tried outside the layers.
 
+use super::call::ProgramCall;
 use super::grants;
 use super::pool::Launchers;
 use super::scripts::Scripts;
@@ -88,21 +89,16 @@ pub async fn run(
     let tries = serde_json::to_vec(&tries).map_err(|e| lost(e.to_string()))?;
     let mut limits = Limits::built_in();
     limits.set(Limit::OutputBytes, ANSWER);
-    let clock = Clock::new(Instant::now(), TIMEOUT_MS);
-    let secrets = BTreeMap::new();
-    let events = ToolSender::unheard();
-    let traffic = Mutex::default();
-    let input = (tries.as_slice(), &secrets);
-    let finished = ready
-        .call(
-            &CallInput::default(),
-            input,
-            &limits,
-            clock,
-            &events,
-            &traffic,
-        )
-        .await?;
+    let call = ProgramCall {
+        brings: CallInput::default(),
+        input: &tries,
+        secrets: &BTreeMap::new(),
+        limits: &limits,
+        clock: Clock::new(Instant::now(), TIMEOUT_MS),
+        events: &ToolSender::unheard(),
+        traffic: &Mutex::default(),
+    };
+    let finished = ready.call(&call).await?;
     let exited = finished.exited;
     let captured = finished.captured;
     if exited.status != 0 || captured.output.is_over {

@@ -3,7 +3,7 @@
 
 use super::call::Ready;
 use super::grants;
-use super::relay::{self, Relay};
+use super::relay::{self, Companion, Relay};
 use super::spec::{RoleNeeds, spec};
 use crate::base::semaphore::FairSemaphore;
 use crate::egress::protocol::Served;
@@ -104,7 +104,7 @@ impl Launchers {
         &self,
         shape: &Shape,
         tool: &RoleNeeds,
-    ) -> Result<(Launcher, OwnedFd), LauncherError> {
+    ) -> Result<Companion, LauncherError> {
         let (bare, relay) = relay::confinement(shape);
         let extra = RoleNeeds {
             principal: tool.principal.clone(),
@@ -119,7 +119,7 @@ impl Launchers {
         };
         // The relay uses no standard stream.
         drop(process.start(bare.limits.get(Limit::TimeoutMs), &brings)?);
-        Ok((process, control))
+        Ok(Companion { process, control })
     }
 
     /// Keeps a launcher for the next call of the same shape.
@@ -173,8 +173,8 @@ static LOOKING: LazyLock<Arc<FairSemaphore>> =
 /// a blocking thread. For others a few system calls are enough, which is quicker than changing
 /// threads.
 pub async fn resolve(shape: &Shape, script: bool) -> Result<grants::ResolvedGrants, Fault> {
-    fn elsewhere(path: &Path, shape_folder: &std::path::Path) -> bool {
-        !path.starts_with(shape_folder)
+    fn elsewhere(path: &Path, folder: &Path) -> bool {
+        !path.starts_with(folder)
     }
     if !shape.grants.iter().any(|grant: &Grant| match &grant.area {
         _ if grant.access == Access::Write => true,

@@ -117,10 +117,17 @@ pub fn served(shape: &Shape) -> Result<Option<protocol::Served>, Fault> {
     }))
 }
 
+/// The process of a relay that does not serve yet.
+pub struct Companion {
+    pub process: Launcher,
+    /// The socket to it.
+    pub control: OwnedFd,
+}
+
 impl Relay {
     /// Makes the relay serve these sockets: the stub's two, and one for each port.
     pub async fn serve(
-        (process, control): (Launcher, OwnedFd),
+        companion: Companion,
         served: protocol::Served,
         sockets: Vec<OwnedFd>,
         tool: String,
@@ -134,13 +141,13 @@ impl Relay {
             headers,
             proxy,
         };
-        let lease = Lease::serve(control, &served, &sockets, dialler)
+        let lease = Lease::serve(companion.control, &served, &sockets, dialler)
             .await
             .map_err(broken)?;
         Ok(Relay {
             lease,
             served,
-            process,
+            process: companion.process,
             _counted: Counted::by(&LEASES),
         })
     }

@@ -1,6 +1,6 @@
 //! The executor of Python, Node and Bun scripts.
 
-use super::call::Finished;
+use super::call::{Captured, Finished, ProgramCall, Ready};
 use super::pool::Launchers;
 use super::spec::{RoleNeeds, source_name};
 use crate::base::{lock, millis};
@@ -127,116 +127,87 @@ impl Scripts {
             Arc::make_mut(&mut shape).script = Some(script);
             (Source::New(name.to_owned()), text.as_bytes())
         });
-        let clock = Clock::new(
-            context.map_or(started, |context| context.deadline.began),
-            per_call.timeout_ms,
-        );
-        let traffic = &context
-            .map(|context| Arc::clone(&context.traffic))
-            .unwrap_or_default();
-        let principal = context
-            .map(|context| context.principal.clone())
-            .unwrap_or_default();
-        let extra = RoleNeeds {
-            principal,
+        let needs = RoleNeeds {
+            principal: context.map_or_else(String::new, |context| context.principal.clone()),
             own_source: source.is_some(),
             ..RoleNeeds::default()
         };
-        let brings = CallInput {
-            source: source.or_else(|| {
-                per_call
-                    .script
-                    .as_ref()
-                    .map(|read| (Source::File(read.file.clone()), read.bytes.as_slice()))
-            }),
-            environment: Some(&per_call.env),
-            fd3: None,
+        let source = source.or_else(|| {
+            let read = per_call.script.as_ref()?;
+            Some((Source::File(read.file.clone()), read.bytes.as_slice()))
+        });
+        let began = context.map_or(started, |context| context.deadline.began);
+        let call = ProgramCall {
+            brings: CallInput {
+                source,
+                environment: Some(&per_call.env),
+                fd3: None,
+            },
+            input,
+            secrets: &per_call.secrets,
+            limits: &shape.limits,
+            clock: Clock::new(began, per_call.timeout_ms),
+            events,
+            traffic: &context.map_or_else(Arc::default, |context| Arc::clone(&context.traffic)),
         };
-        let mut again = true;
-        let (ready, finished) = loop {
-            let ready = clock
-                .prepare(RAISING, self.launchers.ready(&shape, &extra))
-                .await?;
-            events.opened(&shape).await?;
-            let call = ready.call(
-                &brings,
-                (input, &per_call.secrets),
-                &shape.limits,
-                clock,
-                events,
-                traffic,
-            );
-            match call.await {
-                // The launcher was killed while idle, and most likely all idle ones were: try again
-                // with a new one.
-                Err(LauncherError::Gone) if std::mem::take(&mut again) => self.launchers.close(),
-                finished => break (ready, finished?),
-            }
-        };
-        let Finished {
-            mut captured,
-            exited,
-            mut staged,
-            relay_is_fit,
-        } = finished;
-        let kept = exited
+        let (ready, mut finished) = self.call(&call, &shape, &needs).await?;
+        let recorded = finished
+            .exited
             .recorder_lost
-            .and_then(|lost| Some(RecordedCall::read(staged.pop()?, lost)));
-        let mut logs = std::mem::take(&mut captured.logs);
-        logs.extend(exited.killed.and_then(too_many));
-        let (cpu_ms, over) = used(&lock(traffic), exited.cpu_ms, &shape);
-        let printed = captured.output;
-        let last_lines = output::last_lines(&printed.rest);
-        let is_list = printed.is_list();
-        let total = printed.total;
-        let lines = if printed.is_over {
-            Vec::new()
-        } else {
-            last_lines
-        };
-        let call = context.map_or_else(
+            .and_then(|lost| Some(RecordedCall::read(finished.staged.pop()?, lost)));
+        let deadline = context.map_or_else(
             || CallDeadline::usual("", None),
             |context| context.deadline.clone(),
         );
-        let ending = match failure(&printed, &exited, over, &shape, per_call.timeout_ms, &logs) {
-            Some(failed) => failed,
-            None => {
-                printed
-                    .ending(shape.text_output, &clock.reading(&call))
-                    .await?
-            }
+        let script = ScriptCall {
+            shape: &shape,
+            limit_ms: per_call.timeout_ms,
+            reading: call.clock.reading(&deadline),
+            started,
         };
-        address_space_fault(&ending, &logs).map_or(Ok(()), Err)?;
-        let printed = if matches!(ending, Ending::Answered(_) | Ending::BadOutput { .. }) {
-            Vec::new()
-        } else {
-            lines
-        };
-        let mut outcome = Outcome {
-            logs,
-            printed,
-            parts: is_list,
-            ..outcome(ending, started)
-        };
-        outcome.usage.cpu_ms = Some(cpu_ms);
-        outcome.usage.peak_memory_bytes = exited.peak_memory_bytes;
-        outcome.usage.output_bytes = total;
+        let used = used(&lock(call.traffic), finished.exited.cpu_ms, &shape);
+        let captured = std::mem::take(&mut finished.captured);
+        let mut outcome = script.conclude(captured, &finished.exited, used).await?;
         outcome.layers = ready.launcher.layers.clone();
         // Only after a good answer are staged files and the launcher kept.
         if matches!(outcome.ending, Ending::Answered(_)) {
+            let staged = &finished.staged;
             if !staged.is_empty() {
-                outcome.published(ready.publish(&staged, &shape).await, &shape.limits);
+                outcome.published(ready.publish(staged, &shape).await, &shape.limits);
             }
             // Published files stay published, even if the launcher is gone by now; then it is just
             // not kept.
             if (staged.is_empty() || ready.launcher.send(&ToLauncher::Done, &[]).is_ok())
-                && relay_is_fit
+                && finished.relay_is_fit
             {
                 self.launchers.put(ready);
             }
         }
         outcome.usage.wall_ms = millis(started.elapsed());
-        Ok((outcome, kept))
+        Ok((outcome, recorded))
+    }
+
+    /// Has a launcher that is idle, or a new one, run the call.
+    async fn call(
+        &self,
+        call: &ProgramCall<'_>,
+        shape: &Arc<Shape>,
+        needs: &RoleNeeds,
+    ) -> Result<(Ready, Finished), Fault> {
+        let mut again = true;
+        loop {
+            let ready = call
+                .clock
+                .prepare(RAISING, self.launchers.ready(shape, needs))
+                .await?;
+            call.events.opened(shape).await?;
+            match ready.call(call).await {
+                // The launcher was killed while idle, and most likely all idle ones were: try again
+                // with a new one.
+                Err(LauncherError::Gone) if std::mem::take(&mut again) => self.launchers.close(),
+                finished => return Ok((ready, finished?)),
+            }
+        }
     }
 
     /// What an empty script with this runtime and these packages is refused: tried once. `None`:
@@ -297,6 +268,57 @@ impl Scripts {
     }
 }
 
+/// What the outcome of a script's call depends on beside what it did.
+struct ScriptCall<'a> {
+    shape: &'a Shape,
+    limit_ms: u64,
+    /// The time in which its answer is read.
+    reading: CallDeadline,
+    started: Instant,
+}
+
+impl ScriptCall<'_> {
+    /// The outcome, from what the script printed, how it ended, and what it used.
+    async fn conclude(
+        &self,
+        captured: Captured,
+        exited: &Exited,
+        used: (u64, Option<Limit>),
+    ) -> Result<Outcome, Fault> {
+        let mut logs = captured.logs;
+        logs.extend(exited.killed.and_then(too_many));
+        let printed = captured.output;
+        let mut lines = output::last_lines(&printed.rest);
+        if printed.is_over {
+            lines.clear();
+        }
+        let is_list = printed.is_list();
+        let total = printed.total;
+        let (cpu_ms, over) = used;
+        let ending = match failure(&printed, exited, over, self, &logs) {
+            Some(failed) => failed,
+            None => {
+                let text_output = self.shape.text_output;
+                printed.ending(text_output, &self.reading).await?
+            }
+        };
+        address_space_fault(&ending, &logs).map_or(Ok(()), Err)?;
+        if matches!(ending, Ending::Answered(_) | Ending::BadOutput { .. }) {
+            lines.clear();
+        }
+        let mut outcome = Outcome {
+            logs,
+            printed: lines,
+            parts: is_list,
+            ..outcome(ending, self.started)
+        };
+        outcome.usage.cpu_ms = Some(cpu_ms);
+        outcome.usage.peak_memory_bytes = exited.peak_memory_bytes;
+        outcome.usage.output_bytes = total;
+        Ok(outcome)
+    }
+}
+
 /// The CPU time of a call and its relay, and the limit that its traffic or this CPU time exceeded,
 /// if any.
 pub fn used(traffic: &Traffic, cpu_ms: u64, shape: &Shape) -> (u64, Option<Limit>) {
@@ -342,10 +364,12 @@ fn failure(
     printed: &Output,
     exited: &Exited,
     passed: Option<Limit>,
-    shape: &Shape,
-    limit_ms: u64,
+    call: &ScriptCall<'_>,
     logs: &[String],
 ) -> Option<Ending> {
+    let ScriptCall {
+        shape, limit_ms, ..
+    } = *call;
     let over = |limit| {
         Some(Ending::OverLimit {
             limit,
@@ -498,7 +522,6 @@ fn is_noise(noise: &BTreeSet<Attempt>, attempt: &Attempt, folder: &Path) -> bool
 mod tests {
     use super::*;
     use crate::base::messages;
-    use crate::executor::process::call::Ready;
     use crate::executor::process::examine;
     use crate::executor::process::grants;
     use crate::executor::process::spec::spec;
@@ -548,17 +571,16 @@ mod tests {
     async fn lost(ready: &Ready, meanwhile: impl Future<Output = ()>) -> LauncherError {
         let (shape, started) = (shape(), Instant::now());
         let clock = Clock::new(started, 20_000);
-        let (brings, events, secrets) =
-            (CallInput::default(), ToolSender::unheard(), BTreeMap::new());
-        let traffic = Mutex::default();
-        let call = ready.call(
-            &brings,
-            (b"{}", &secrets),
-            &shape.limits,
+        let call = ProgramCall {
+            brings: CallInput::default(),
+            input: b"{}",
+            secrets: &BTreeMap::new(),
+            limits: &shape.limits,
             clock,
-            &events,
-            &traffic,
-        );
+            events: &ToolSender::unheard(),
+            traffic: &Mutex::default(),
+        };
+        let call = ready.call(&call);
         let (finished, ()) = tokio::join!(call, meanwhile);
         assert!(
             started.elapsed() < Duration::from_secs(10),

@@ -419,6 +419,10 @@ fn files(types: &mut LinkerInstance<'_, Guest>) -> wasmtime::Result<()> {
             })
         },
     )?;
+    hashes(types)
+}
+
+fn hashes(types: &mut LinkerInstance<'_, Guest>) -> wasmtime::Result<()> {
     types.func_wrap_async(
         "[method]descriptor.metadata-hash",
         |mut store: GuestStore, (handle,): (Handle,)| {

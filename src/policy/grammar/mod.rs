@@ -18,3 +18,24 @@ pub mod places;
 pub mod secrets;
 pub mod services;
 pub mod versions;
+
+pub use area::{Access, Area, Opening};
+pub use callbacks::{CallbackRule, CallbackUrl};
+pub use callers::{
+    AllowedValue, Breaker, CallerGrant, CallerRule, Callers, ParameterRule, ToolLimit,
+};
+pub use capability::{Capability, CapabilityKind};
+pub use document::{FileProblem, PolicyEntry};
+pub use file::{Folder, Mode, NamedRuntime, Policy, Selector, ToolSelector};
+pub use files::{FileRules, Grant, Rule};
+pub use grantable::Grantable;
+pub use hosts::{HostGrant, Network};
+pub use load::{PassedOver, Policies};
+pub use packages::{
+    DeniedPackage, Package, PackageGrant, PackageRequirements, PackageRules, PackagesAllowed,
+    SourceFile,
+};
+pub use places::{PlaceIndex, PlacedArea, Protected};
+pub use secrets::{HeaderRule, Secret, SecretGrant, SecretSource};
+pub use services::{ServiceGrant, ServiceRule};
+pub use versions::Ecosystem;

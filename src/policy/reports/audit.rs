@@ -3,14 +3,11 @@
 
 use crate::base::text::printable;
 use crate::manifest::{Language, Manifest};
-use crate::policy::grammar::files::Grant;
-use crate::policy::grammar::grantable::Grantable;
-use crate::policy::grammar::packages::PackageRequirements;
-use crate::policy::grammar::secrets::{Secret, SecretGrant, used};
-use crate::policy::grammar::versions::Ecosystem;
-use crate::policy::verdicts::decision::Decision;
-use crate::policy::verdicts::packages::Allowance;
-use crate::policy::verdicts::shape::Runtime;
+use crate::policy::grammar::secrets::used;
+use crate::policy::grammar::{
+    Ecosystem, Grant, Grantable, PackageRequirements, Secret, SecretGrant,
+};
+use crate::policy::verdicts::{Allowance, Decision, Runtime};
 use crate::quantity::Limit;
 use crate::sandbox::base_view;
 use serde_json::{Map, Value, json};

@@ -4,20 +4,16 @@
 //! order (a schema, an entry point, the bytes of a script, the text of a policy) are listed as
 //! different. Every field but those in `COMPARED_APART` is compared.
 
+use super::audit::{KEPT_PACKAGES, LAST_DENIALS};
 use crate::base::json::escape_segment;
 use crate::base::text;
-use crate::policy::grammar::callers::CallerGrant;
-use crate::policy::grammar::files::Grant;
-use crate::policy::grammar::grantable::Grantable;
-use crate::policy::grammar::hosts::Network;
-use crate::policy::grammar::load::Policies;
-use crate::policy::grammar::packages::PackageGrant;
-use crate::policy::grammar::secrets::Secret;
-use crate::policy::grammar::services::ServiceGrant;
-use crate::policy::verdicts::verdict::{Confirm, LimitVerdict};
+use crate::policy::grammar::{
+    CallerGrant, Grant, Grantable, Network, PackageGrant, Policies, Secret, ServiceGrant,
+};
+use crate::policy::verdicts::{Confirm, LimitVerdict};
 use crate::quantity::Limit;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -26,8 +22,7 @@ use std::path::Path;
 #[rustfmt::skip]
 const COMPARED_APART: [&str; 18] = [
     "tool", "policyFile", "callers", "asks", "grants", "network", "secrets", "packages", "service", "limits",
-    "requireCgroup", "stderrIsError", "confirm", "notes", "refused", "digests", super::audit::LAST_DENIALS,
-    super::audit::KEPT_PACKAGES,
+    "requireCgroup", "stderrIsError", "confirm", "notes", "refused", "digests", LAST_DENIALS, KEPT_PACKAGES,
 ];
 
 /// What one tool could do, from its entry of `audit --json`; or what a policy file says. Older
@@ -108,171 +103,124 @@ pub struct Diff {
 }
 
 impl Powers {
-    pub fn from_json(mut entry: Value) -> Result<Powers, String> {
-        let Value::Object(facts) = &mut entry else {
+    pub fn from_json(entry: Value) -> Result<Powers, String> {
+        if !entry.is_object() {
             return Err("not an audit: an entry is not an object".to_owned());
-        };
+        }
         let mut powers =
-            Powers::deserialize(&*facts).map_err(|why| format!("not an audit: {why}"))?;
-        let mut packages = facts
-            .get_mut("packages")
-            .map(Value::take)
-            .unwrap_or_default();
-        packages
-            .as_object_mut()
-            .and_then(|packages| packages.shift_remove("granted"));
-        let script = facts
-            .get("digests")
-            .and_then(|digests| digests.get("script"))
-            .cloned()
-            .unwrap_or_default();
-        let confirm = facts
-            .get_mut("confirm")
-            .map(Value::take)
-            .unwrap_or_default();
-        COMPARED_APART
-            .iter()
-            .for_each(|name| _ = facts.shift_remove(*name));
+            Powers::deserialize(&entry).map_err(|why| format!("not an audit: {why}"))?;
         // The facts of a limit that have no order: how it is counted, and the time of a call that
         // requests none.
-        let rest = powers.limits.iter().map(|limit| {
+        let limits = powers.limits.iter().map(|limit| {
             let usual = (limit.limit == Limit::TimeoutMs).then_some(limit.effective);
             let rest = json!({ "sampled": limit.sampled, "enforcedBy": limit.enforced_by, "usual": usual });
             (limit.limit.name().to_owned(), rest)
         });
-        let rest = Value::Object(rest.collect());
-        let more = [
-            ("limits", rest),
-            ("scriptBytes", script),
-            ("packages", packages),
-            ("confirm", confirm),
-        ];
-        facts.extend(more.map(|(name, value)| (name.to_owned(), value)));
-        powers.facts = entry;
+        powers.facts = json!({
+            "limits": limits.collect::<Map<_, _>>(),
+            "scriptBytes": entry["digests"]["script"],
+            "packages": entry["packages"],
+            "confirm": entry["confirm"],
+        });
+        if let Some(packages) = powers.facts["packages"].as_object_mut() {
+            packages.shift_remove("granted");
+        }
+        for (name, value) in entry.as_object().into_iter().flatten() {
+            if !COMPARED_APART.contains(&name.as_str()) {
+                powers.facts[name] = value.clone();
+            }
+        }
         Ok(powers)
     }
 
     /// Whether policy lets it run. What this machine lacks now is not asked.
     fn runs(&self) -> bool {
-        self.refused
-            .as_ref()
-            .is_none_or(|fault| fault["type"] == "CapabilityError")
+        let fault = self.refused.as_ref();
+        fault.is_none_or(|fault| fault["type"] == "CapabilityError")
     }
 
     fn callers(&self) -> Vec<CallerGrant> {
-        self.callers
-            .clone()
-            .unwrap_or_else(|| vec![CallerGrant::anybody()])
+        let callers = self.callers.clone();
+        callers.unwrap_or_else(|| vec![CallerGrant::anybody()])
     }
 
-    fn limit(&self, limit: Limit) -> u64 {
-        let found = self.limits.iter().find(|it| it.limit == limit);
-        found.map_or(0, |it| {
-            if limit == Limit::TimeoutMs {
-                it.ceiling
-            } else {
-                it.effective
-            }
-        })
-    }
-
-    fn capabilities(&self) -> BTreeSet<&String> {
+    fn capabilities(&self) -> BTreeSet<&str> {
         let granted = self
             .asks
             .iter()
-            .filter(|it| it.allowed && it.what == "capability");
-        granted
-            .filter(|it| !it.asked.starts_with("secret:"))
-            .filter_map(|it| it.effective.as_ref())
-            .collect()
+            .filter(|it| it.allowed && it.what == "capability" && !it.asked.starts_with("secret:"));
+        granted.filter_map(|it| it.effective.as_deref()).collect()
     }
 
     /// The conditions of every call. Fewer conditions are more power.
     fn conditions(&self) -> BTreeSet<&'static str> {
-        let conditions = [
-            (self.require_cgroup, "a cgroup is required"),
-            (self.stderr_is_error, "any text on stderr fails the call"),
-            (!self.confirm.is_empty(), "a person agrees to each call"),
-            (
-                self.confirm.iter().any(|it| it.by_client.is_none()),
-                "the calling MCP client may not ask the person",
-            ),
-        ];
-        conditions
-            .into_iter()
-            .filter(|(holds, _)| *holds)
-            .map(|(_, words)| words)
-            .collect()
+        let mut found = BTreeSet::new();
+        if self.require_cgroup {
+            found.insert("a cgroup is required");
+        }
+        if self.stderr_is_error {
+            found.insert("any text on stderr fails the call");
+        }
+        if !self.confirm.is_empty() {
+            found.insert("a person agrees to each call");
+        }
+        if self.confirm.iter().any(|it| it.by_client.is_none()) {
+            found.insert("the calling MCP client may not ask the person");
+        }
+        found
     }
 }
 
 /// The files of two sets of policies, as written. The audits of tools show what each tool gains or
 /// loses; only this comparison lists a changed rule that no tool uses.
 pub fn of_policies(old: &Policies, new: &Policies) -> [Vec<Powers>; 2] {
-    fn written(policies: &Policies) -> BTreeMap<String, Value> {
-        let callers = policies
-            .callers()
-            .map(|callers| (&callers.file, &callers.source));
-        let files = policies
-            .all()
-            .map(|policy| (&policy.file, &policy.source))
-            .chain(callers);
-        let named = files.filter_map(|(file, source)| {
-            Some((text::path(Path::new(file.file_name()?)), keyed(source)))
-        });
-        named.collect()
-    }
     let old = written(old);
     let mut new = written(new);
     // One file on each side is one policy before and after, whatever it is called.
-    if let ([before], [after]) = (
-        &old.keys().collect::<Vec<_>>()[..],
-        &new.keys().cloned().collect::<Vec<_>>()[..],
-    ) {
-        new = BTreeMap::from([((*before).clone(), new[after].clone())]);
+    if old.len() == 1 && new.len() == 1 {
+        new = old.keys().cloned().zip(new.into_values()).collect();
     }
-    let subjects: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
     [&old, &new].map(|files| {
-        subjects
-            .iter()
-            .map(|subject: &&String| {
-                let facts = files.get(*subject).cloned().unwrap_or_default();
-                Powers {
-                    subject: (*subject).clone(),
-                    facts,
-                    ..Powers::default()
-                }
-            })
-            .collect()
+        let subjects: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
+        let powers = subjects.into_iter().map(|subject| Powers {
+            subject: subject.clone(),
+            facts: files.get(subject).cloned().unwrap_or_default(),
+            ..Powers::default()
+        });
+        powers.collect()
     })
+}
+
+fn written(policies: &Policies) -> BTreeMap<String, Value> {
+    let callers = policies.callers();
+    let files = policies
+        .all()
+        .map(|policy| (&policy.file, &policy.source))
+        .chain(callers.map(|callers| (&callers.file, &callers.source)));
+    files
+        .filter_map(|(file, source)| {
+            Some((text::path(Path::new(file.file_name()?)), keyed(source)))
+        })
+        .collect()
 }
 
 /// Turns lists of entries into objects by the entry's name, so that an inserted entry changes no
 /// other.
 fn keyed(value: &Value) -> Value {
-    fn name(entry: &Value) -> Option<String> {
-        ["path", "host", "name", "service"]
-            .iter()
-            .find_map(|key| Some(entry[key].as_str()?.to_owned()))
-    }
+    let name = |entry: &Value| {
+        let mut keys = ["path", "host", "name", "service"].iter();
+        keys.find_map(|key| Some(entry[key].as_str()?.to_owned()))
+    };
     match value {
-        Value::Object(map) => Value::Object(
-            map.iter()
-                .map(|(key, value)| (key.clone(), keyed(value)))
-                .collect(),
-        ),
+        Value::Object(map) => {
+            let members = map.iter().map(|(key, value)| (key.clone(), keyed(value)));
+            Value::Object(members.collect())
+        }
         Value::Array(items) => {
-            let named: BTreeMap<String, &Value> = items
-                .iter()
-                .filter_map(|item| Some((name(item)?, item)))
-                .collect();
+            let named = items.iter().filter_map(|it| Some((name(it)?, keyed(it))));
+            let named: BTreeMap<String, Value> = named.collect();
             if named.len() == items.len() && !items.is_empty() {
-                Value::Object(
-                    named
-                        .into_iter()
-                        .map(|(name, item)| (name, keyed(item)))
-                        .collect(),
-                )
+                Value::Object(named.into_iter().collect())
             } else {
                 value.clone()
             }
@@ -285,38 +233,33 @@ fn keyed(value: &Value) -> Value {
 pub fn between(old: &[Powers], new: &[Powers]) -> Diff {
     let newly = beyond(old, new, ["could not run before", "did not exist before"]);
     let mut no_longer = beyond(new, old, ["cannot run now", "does not exist now"]);
-    no_longer
-        .iter_mut()
-        .for_each(|change| std::mem::swap(&mut change.now, &mut change.before));
-    let mut diff = Diff {
-        newly,
-        no_longer,
-        different: Vec::new(),
-    };
+    for change in &mut no_longer {
+        std::mem::swap(&mut change.now, &mut change.before);
+    }
+    let mut different = Vec::new();
     for powers in new {
         if let Some(before) = counterpart(powers, old, new.len() == 1) {
-            let is_known = diff
-                .newly
-                .iter()
-                .chain(&diff.no_longer)
-                .any(|change: &Change| {
-                    [&before.subject, &powers.subject].contains(&&change.subject)
-                });
-            diff.different.extend(different(before, powers, is_known));
+            let mut changes = newly.iter().chain(&no_longer);
+            let subjects = [&before.subject, &powers.subject];
+            let is_explained = changes.any(|change| subjects.contains(&&change.subject));
+            different.extend(differences(before, powers, is_explained));
         }
     }
-    diff
+    Diff {
+        newly,
+        no_longer,
+        different,
+    }
 }
 
 /// The same subject on the other side: by its name, else by its id, else the only one where both
 /// sides have one.
 fn counterpart<'p>(powers: &Powers, others: &'p [Powers], alone: bool) -> Option<&'p Powers> {
-    let same = others.iter().find(|o| o.subject == powers.subject);
-    let same = same.or_else(|| {
-        others
-            .iter()
-            .find(|o| id(&o.subject) == id(&powers.subject))
-    });
+    fn id(powers: &Powers) -> Option<&str> {
+        powers.subject.split('@').next()
+    }
+    let same = others.iter().find(|it| it.subject == powers.subject);
+    let same = same.or_else(|| others.iter().find(|it| id(it) == id(powers)));
     same.or_else(|| others.first().filter(|_| alone && others.len() == 1))
 }
 
@@ -324,162 +267,109 @@ fn counterpart<'p>(powers: &Powers, others: &'p [Powers], alone: bool) -> Option
 /// there.
 fn beyond(old: &[Powers], new: &[Powers], absent: [&str; 2]) -> Vec<Change> {
     let mut changes = Vec::new();
-    for powers in new.iter().filter(|p| p.runs()) {
-        match counterpart(powers, old, new.len() == 1) {
-            Some(before) if before.runs() => compare(before, powers, &mut changes),
-            Some(_) => all(powers, absent[0], &mut changes),
-            None => all(powers, absent[1], &mut changes),
+    for powers in new.iter().filter(|powers| powers.runs()) {
+        let mut found = match counterpart(powers, old, new.len() == 1) {
+            Some(before) if before.runs() => gained(before, powers),
+            Some(_) => all(powers, absent[0]),
+            None => all(powers, absent[1]),
+        };
+        for change in &mut found {
+            change.subject = powers.subject.clone();
         }
+        changes.append(&mut found);
     }
     changes
 }
 
-fn id(subject: &str) -> &str {
-    subject.split_once('@').map_or(subject, |(id, _)| id)
-}
-
-fn all(powers: &Powers, before: &str, changes: &mut Vec<Change>) {
-    push(
-        changes,
-        powers,
-        "run",
-        "can be called".into(),
-        Some(before.into()),
-    );
+fn all(powers: &Powers, before: &str) -> Vec<Change> {
     // Without a callers file everybody may call every tool, which is not a power of this one.
-    let callers = powers.callers.as_ref().map(|_| Vec::new());
     let nothing = Powers {
         limits: powers.limits.clone(),
-        callers,
+        callers: powers.callers.as_ref().map(|_| Vec::new()),
         ..Powers::default()
     };
-    compare(&nothing, powers, changes);
+    let run = Change::new("run", "can be called".to_owned(), Some(before.to_owned()));
+    [run].into_iter().chain(gained(&nothing, powers)).collect()
 }
 
-fn push(
-    changes: &mut Vec<Change>,
-    powers: &Powers,
-    kind: &'static str,
-    now: String,
-    before: Option<String>,
-) {
-    changes.push(Change {
-        subject: powers.subject.clone(),
-        kind,
-        now: Some(now),
-        before,
-    });
-}
-
-fn compare(old: &Powers, new: &Powers, changes: &mut Vec<Change>) {
-    more(&old.grants, &new.grants, new, changes);
-    more(old.network.hosts(), new.network.hosts(), new, changes);
-    more(&old.secrets, &new.secrets, new, changes);
-    more(&old.callers(), &new.callers(), new, changes);
-    more(old.service.as_slice(), new.service.as_slice(), new, changes);
-    more(
-        old.packages.granted.as_slice(),
-        new.packages.granted.as_slice(),
-        new,
-        changes,
-    );
-    for limit in new.limits.iter().map(|limit| limit.limit) {
-        let before = old.limit(limit);
-        let now = new.limit(limit);
-        if now > before {
-            push(
-                changes,
-                new,
-                "limit",
-                format!("{} up to {now}", limit.name()),
-                Some(before.to_string()),
-            );
+fn gained(old: &Powers, new: &Powers) -> Vec<Change> {
+    let mut found = uncovered(&old.grants, &new.grants);
+    found.extend(uncovered(old.network.hosts(), new.network.hosts()));
+    found.extend(uncovered(&old.secrets, &new.secrets));
+    found.extend(uncovered(&old.callers(), &new.callers()));
+    found.extend(uncovered(old.service.as_slice(), new.service.as_slice()));
+    let [before, now] = [old, new].map(|powers| powers.packages.granted.as_slice());
+    found.extend(uncovered(before, now));
+    for limit in &new.limits {
+        let before = old.limits.iter().find(|it| it.limit == limit.limit);
+        let before = before.map_or(0, LimitVerdict::most);
+        if limit.most() > before {
+            let now = format!("{} up to {}", limit.limit.name(), limit.most());
+            found.push(Change::new("limit", now, Some(before.to_string())));
         }
     }
     for word in new.capabilities().difference(&old.capabilities()) {
-        push(changes, new, "capability", word.to_string(), None);
+        found.push(Change::new("capability", word.to_string(), None));
     }
     for word in old.conditions().difference(&new.conditions()) {
-        push(
-            changes,
-            new,
-            "condition",
-            format!("calls without the condition: {word}"),
-            None,
-        );
-    }
-}
-
-/// Lists the grants of one kind that no old grant covers.
-fn more<G: Grantable>(old: &[G], new: &[G], powers: &Powers, changes: &mut Vec<Change>) {
-    for grant in new.iter().filter(|grant| !G::are_covering(old, grant)) {
-        let near: Vec<String> = old
-            .iter()
-            .filter(|other| other.is_near(grant))
-            .map(G::text)
-            .collect();
-        push(
-            changes,
-            powers,
-            grant.kind(),
-            grant.text(),
-            Some(near.join(", ")).filter(|near| !near.is_empty()),
-        );
-    }
-}
-
-/// Every fact that differs; if there is none and no change is known, the digests of the
-/// confinements, if they differ.
-fn different(old: &Powers, new: &Powers, is_known: bool) -> Vec<Difference> {
-    let mut found = Vec::new();
-    let subject = &new.subject;
-    walk(
-        Some(&old.facts),
-        Some(&new.facts),
-        String::new(),
-        &mut |place, before, now| {
-            let now = now.cloned();
-            let before = before.cloned();
-            found.push(Difference {
-                subject: subject.clone(),
-                place,
-                now,
-                before,
-            });
-        },
-    );
-    let before = &old.digests.confinement;
-    let now = &new.digests.confinement;
-    if !is_known && found.is_empty() && before != now && before.is_some() && now.is_some() {
-        let subject = subject.clone();
-        let place = "/digests/confinement".to_owned();
-        found.push(Difference {
-            subject,
-            place,
-            now: Some(json!(now)),
-            before: Some(json!(before)),
-        });
+        let now = format!("calls without the condition: {word}");
+        found.push(Change::new("condition", now, None));
     }
     found
 }
 
-fn walk(
-    old: Option<&Value>,
-    new: Option<&Value>,
-    place: String,
-    report: &mut impl FnMut(String, Option<&Value>, Option<&Value>),
-) {
+impl Change {
+    /// Of a subject that is named later.
+    fn new(kind: &'static str, now: String, before: Option<String>) -> Change {
+        Change {
+            subject: String::new(),
+            kind,
+            now: Some(now),
+            before,
+        }
+    }
+}
+
+/// The grants of one kind that no old grant covers.
+fn uncovered<G: Grantable>(old: &[G], new: &[G]) -> Vec<Change> {
+    let more = new.iter().filter(|grant| !G::are_covering(old, grant));
+    more.map(|grant| {
+        let near = old.iter().filter(|other| other.is_near(grant));
+        let near: Vec<String> = near.map(G::text).collect();
+        let before = Some(near.join(", ")).filter(|near| !near.is_empty());
+        Change::new(grant.kind(), grant.text(), before)
+    })
+    .collect()
+}
+
+/// Every fact that differs; if there is none and no change explains it, the digests of the
+/// confinements, if they differ.
+fn differences(old: &Powers, new: &Powers, is_explained: bool) -> Vec<Difference> {
+    let mut found = Vec::new();
+    walk(Some(&old.facts), Some(&new.facts), "", &mut found);
+    let digests = [&old.digests.confinement, &new.digests.confinement];
+    if let [Some(before), Some(now)] = digests
+        && !is_explained
+        && found.is_empty()
+    {
+        let place = "/digests";
+        let [before, now] = [before, now].map(|digest| json!({ "confinement": digest }));
+        walk(Some(&before), Some(&now), place, &mut found);
+    }
+    for difference in &mut found {
+        difference.subject = new.subject.clone();
+    }
+    found
+}
+
+fn walk(old: Option<&Value>, new: Option<&Value>, place: &str, found: &mut Vec<Difference>) {
     match (old, new) {
         (old, new) if old == new => {}
         (Some(Value::Object(a)), Some(Value::Object(b))) => {
             let names: BTreeSet<&String> = a.keys().chain(b.keys()).collect();
             for name in names {
-                walk(
-                    a.get(name),
-                    b.get(name),
-                    format!("{place}/{}", escape_segment(name)),
-                    report,
-                );
+                let place = format!("{place}/{}", escape_segment(name));
+                walk(a.get(name), b.get(name), &place, found);
             }
         }
         (Some(Value::Array(a)), Some(Value::Array(b))) => {
@@ -487,11 +377,16 @@ fn walk(
                 walk(
                     a.get(index),
                     b.get(index),
-                    format!("{place}/{index}"),
-                    report,
+                    &format!("{place}/{index}"),
+                    found,
                 );
             }
         }
-        (old, new) => report(place, old, new),
+        (old, new) => found.push(Difference {
+            subject: String::new(),
+            place: place.to_owned(),
+            now: new.cloned(),
+            before: old.cloned(),
+        }),
     }
 }

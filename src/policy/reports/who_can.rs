@@ -8,16 +8,12 @@ use crate::base::place::Mounts;
 use crate::base::text::printable;
 use crate::fault::{Fault, Kind};
 use crate::manifest::host::{self, Host, HostPattern};
-use crate::policy::grammar::area::{self, Access, Area};
-use crate::policy::grammar::callers::CallerGrant;
-use crate::policy::grammar::capability;
-use crate::policy::grammar::files::{Grant, SCRIPT_FOLDER};
-use crate::policy::grammar::grantable::Grantable;
-use crate::policy::grammar::hosts::HostGrant;
-use crate::policy::grammar::places::PlacedArea;
-use crate::policy::grammar::secrets::Secret;
-use crate::policy::grammar::versions::{self, Ecosystem};
-use crate::policy::verdicts::decision::Decision;
+use crate::policy::grammar::files::SCRIPT_FOLDER;
+use crate::policy::grammar::{
+    Access, Area, CallerGrant, Ecosystem, Grant, Grantable, HostGrant, PlacedArea, Secret, area,
+    capability, versions,
+};
+use crate::policy::verdicts::Decision;
 use crate::sandbox::base_view::{SYSTEM_ETC, SYSTEM_FOLDERS};
 use serde::Serialize;
 use std::path::{Path, PathBuf};

@@ -7,8 +7,8 @@ use super::verdict::{Answers, Narrower, Need, Refusal, RequestKind, Verdict};
 use crate::base::layer::Layer;
 use crate::base::text::printable;
 use crate::manifest::{Handler, Language, Manifest, environment};
-use crate::policy::grammar::capability::{Capability, CapabilityKind, kind, unknown};
-use crate::policy::grammar::file::Policy;
+use crate::policy::grammar::capability::{kind, unknown};
+use crate::policy::grammar::{Capability, CapabilityKind, Policy};
 use std::collections::BTreeMap;
 
 /// Needs that the manifest alone shows: features that are not built yet, and unknown capabilities.

@@ -1,7 +1,7 @@
 //! Ceilings, and the one intersection by which all requests are narrowed.
 
 use super::verdict::{Narrower, Refusal};
-use crate::policy::grammar::file::Policy;
+use crate::policy::grammar::Policy;
 use crate::policy::grammar::grantable::largest;
 
 /// One bound of a tool: its policy, the host's cap, or the grants of a tool that names the same

@@ -14,11 +14,8 @@ use super::{capability, faults, hosts, limits, packages, runtime, secrets, servi
 use crate::base::text;
 use crate::fault::Fault;
 use crate::manifest::{Handler, Language, Manifest, StderrRule, ToolPaths};
-use crate::policy::grammar::area::Area;
-use crate::policy::grammar::file::{Mode, Policy, Selector};
-use crate::policy::grammar::files::{Grant, SCRIPT_FOLDER};
-use crate::policy::grammar::load::Policies;
-use crate::policy::grammar::versions::Ecosystem;
+use crate::policy::grammar::files::SCRIPT_FOLDER;
+use crate::policy::grammar::{Area, Ecosystem, Grant, Mode, Policies, Policy, Selector};
 use std::path::PathBuf;
 use std::sync::Arc;
 

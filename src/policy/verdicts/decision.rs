@@ -1,23 +1,16 @@
 //! The decision about one tool: every request with its answer, and the shape that enforces exactly
 //! those answers.
 
-use super::faults;
-use super::machine::Machine;
-use super::packages::{self, Allowance, PackageRefusal};
+use super::packages::Allowance;
 use super::shape::{Runtime, Shape, Variable};
-use super::verdict::{Confirm, LimitVerdict, Narrower, Need, Notes, RequestKind, Verdict};
-use crate::base::text::{self, printable};
+use super::verdict::{Confirm, LimitVerdict, Need, Notes, RequestKind, Verdict};
 use crate::fault::{Fault, Kind};
-use crate::policy::grammar::callers::CallerGrant;
-use crate::policy::grammar::capability::{CapabilityKind, kind};
-use crate::policy::grammar::document::FileProblem;
-use crate::policy::grammar::files::Grant;
-use crate::policy::grammar::hosts::{HostGrant, Network, risks};
-use crate::policy::grammar::load::PassedOver;
-use crate::policy::grammar::packages::{PackageGrant, PackageRequirements, name, names};
-use crate::policy::grammar::secrets::SecretGrant;
-use crate::policy::grammar::services::ServiceGrant;
-use crate::policy::grammar::versions::Ecosystem;
+use crate::policy::grammar::capability::kind;
+use crate::policy::grammar::hosts::risks;
+use crate::policy::grammar::{
+    CallerGrant, CapabilityKind, Ecosystem, Grant, HostGrant, Network, PackageGrant,
+    PackageRequirements, PassedOver, SecretGrant, ServiceGrant,
+};
 use crate::quantity::Limit;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -183,94 +176,5 @@ impl Decision {
 
     pub fn denied(&self) -> impl Iterator<Item = &Verdict> {
         self.verdicts.iter().filter(|v| !v.allowed)
-    }
-
-    /// Adds the packages that the script's files require: they go into the shape, or every call is
-    /// refused. `by_hand`: says where somebody installed the packages already. They then need no
-    /// policy.
-    pub fn add_requirements(
-        &mut self,
-        requirements: Result<Option<PackageRequirements>, FileProblem>,
-        by_hand: Option<&str>,
-        machine: &Machine,
-    ) {
-        let mut allowances = self.packages.allowed.values();
-        let is_policy_silent = allowances.all(
-            |allowance| matches!(allowance, Err(refusal) if refusal.narrower == Narrower::Policy),
-        );
-        let by_hand = by_hand.filter(|_| is_policy_silent);
-        let files = match &requirements {
-            Ok(None) => return,
-            Ok(Some(required)) => names(&required.sources),
-            Err(problem) => name(&problem.path),
-        };
-        if let Some(how) = by_hand {
-            let note = format!("{files}: nothing is installed; {how}");
-            return self.notes.all.push(note);
-        }
-        match requirements {
-            Ok(None) => {}
-            Ok(Some(required)) => self.add_packages(required, machine),
-            Err(problem) => self.refuse_unreadable(&problem),
-        }
-    }
-
-    /// Refuses every call: nothing is installed from files that cannot be read in full.
-    fn refuse_unreadable(&mut self, FileProblem { path, problem }: &FileProblem) {
-        let line = if problem.line > 0 {
-            format!(":{}", problem.line)
-        } else {
-            String::new()
-        };
-        let name = name(path);
-        let message = printable(&problem.message);
-        let words = format!("{name}{line}: {message}");
-        self.verdicts.push(Verdict::denied(
-            RequestKind::Package,
-            &name,
-            Narrower::Manifest,
-            &*words,
-            &[],
-        ));
-        let place = format!("{}{line}: {message}", text::path(path));
-        let message = "this tool's packages cannot be read, so it was not started";
-        let fault = Fault::new(Kind::DependencyError, message);
-        self.stop(fault.details(words).person(place));
-    }
-
-    fn add_packages(&mut self, required: PackageRequirements, machine: &Machine) {
-        self.notes.all.extend(packages::unpinned(&required));
-        let allowance = self.packages.allowed.get(&required.ecosystem);
-        let answer = packages::grant_of(&required, allowance, &machine.indexes);
-        let tool = printable(&self.identity.tool);
-        match answer.grant {
-            Ok(grant) => {
-                if let Ok(shape) = &mut self.shape {
-                    Arc::make_mut(shape).packages = Some(grant.clone());
-                }
-                self.grants.packages = Some(grant);
-            }
-            Err(PackageRefusal::Denied(refused)) => {
-                let message = "this tool requires packages that this host never installs";
-                let place = &answer.verdict.place;
-                let person = printable(&format!("{tool}: {} ({place})", refused.join("; ")));
-                let fault = Fault::new(Kind::DependencyError, message);
-                self.stop(fault.details(refused.join("\n")).person(person));
-            }
-            Err(PackageRefusal::Lacks(words)) => {
-                let person = format!("{tool} is unavailable: it needs {words}");
-                self.stop(faults::lacking(&words).person(person));
-                self.lacks.push(Need::new("", words));
-            }
-        }
-        self.verdicts.push(answer.verdict);
-        self.packages.required = Some(Arc::new(required));
-    }
-
-    /// Refuses every call with this fault, unless another fault does already.
-    fn stop(&mut self, fault: Fault) {
-        if self.shape.is_ok() {
-            self.shape = Err(fault);
-        }
     }
 }

@@ -4,9 +4,8 @@ use super::ceiling::{Ceiling, Ceilings};
 use super::verdict::{Answers, RequestKind, Verdict};
 use crate::base::layer::Layer;
 use crate::manifest::host::HostPattern;
-use crate::policy::grammar::document::PolicyEntry;
-use crate::policy::grammar::grantable::{Grantable, least};
-use crate::policy::grammar::hosts::{self, HostGrant};
+use crate::policy::grammar::grantable::least;
+use crate::policy::grammar::{Grantable, HostGrant, PolicyEntry, hosts};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 /// The layers that limit a tool to its hosts: a network namespace with our stub and relay only,

@@ -6,7 +6,7 @@ use super::shape::Limits;
 use super::verdict::{LimitVerdict, Notes};
 use crate::base::layer::Layer;
 use crate::manifest::Manifest;
-use crate::policy::grammar::file::Policy;
+use crate::policy::grammar::Policy;
 use crate::quantity::Limit;
 
 /// All limits; `notes` gets those that are smaller than requested. `usual_ms`: the most time of a

@@ -4,8 +4,7 @@
 use super::shape::{Program, Runtime, Variable};
 use crate::base::place::{Mounts, Place, Placed};
 use crate::manifest::Language;
-use crate::policy::grammar::places::PlaceIndex;
-use crate::policy::grammar::versions::Ecosystem;
+use crate::policy::grammar::{Ecosystem, PlaceIndex};
 use crate::sandbox::base_view::{KERNEL, SYSTEM_FOLDERS};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

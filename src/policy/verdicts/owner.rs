@@ -5,11 +5,7 @@ use super::limits;
 use super::verdict::{RequestKind, Verdict};
 use crate::fault::{Fault, Kind};
 use crate::manifest::{At, StderrRule};
-use crate::policy::grammar::area::Access;
-use crate::policy::grammar::capability::Capability;
-use crate::policy::grammar::document::PolicyEntry;
-use crate::policy::grammar::file::Policy;
-use crate::policy::grammar::files::{FileRules, Rule};
+use crate::policy::grammar::{Access, Capability, FileRules, Policy, PolicyEntry, Rule};
 
 /// The grants of a tool, as a policy that bounds every other tool that runs its script.
 pub fn as_policy(owner: &Decision) -> Policy {

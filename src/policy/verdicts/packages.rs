@@ -5,10 +5,10 @@ use super::ceiling::{Ceiling, Ceilings};
 use super::verdict::{Narrower, Refusal, RequestKind, Verdict};
 use crate::base::layer::Layer;
 use crate::base::text::printable;
-use crate::policy::grammar::packages::{
-    self, DeniedPackage, Package, PackageGrant, PackageRequirements, PackageRules, PackagesAllowed,
+use crate::policy::grammar::{
+    DeniedPackage, Ecosystem, Package, PackageGrant, PackageRequirements, PackageRules,
+    PackagesAllowed, packages, versions,
 };
-use crate::policy::grammar::versions::{self, Ecosystem};
 use std::collections::BTreeMap;
 
 pub type Allowance = Result<PackagesAllowed, Refusal>;

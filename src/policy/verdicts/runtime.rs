@@ -5,7 +5,7 @@ use super::shape::{Program, Runtime};
 use super::verdict::{Answers, Narrower, Need, RequestKind, Verdict};
 use crate::base::layer::Layer;
 use crate::manifest::Language;
-use crate::policy::grammar::file::{NamedRuntime, Policy};
+use crate::policy::grammar::{NamedRuntime, Policy};
 
 const WITHOUT_WASI: &str = "this toolhost was built without WASI (its cargo feature `wasi`)";
 const LAYERS: [Layer; 2] = [Layer::View, Layer::Landlock];

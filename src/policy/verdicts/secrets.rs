@@ -8,12 +8,11 @@ use crate::base::layer::Layer;
 use crate::base::place::Mounts;
 use crate::manifest::Manifest;
 use crate::manifest::host::Host;
-use crate::policy::grammar::area::Area;
-use crate::policy::grammar::capability::{CapabilityKind, kind};
-use crate::policy::grammar::files::Grant;
-use crate::policy::grammar::hosts::HostGrant;
-use crate::policy::grammar::places::PlacedArea;
-use crate::policy::grammar::secrets::{HTTP, HeaderRule, SecretGrant, SecretSource, used};
+use crate::policy::grammar::capability::kind;
+use crate::policy::grammar::secrets::{HTTP, used};
+use crate::policy::grammar::{
+    Area, CapabilityKind, Grant, HeaderRule, HostGrant, PlacedArea, SecretGrant, SecretSource,
+};
 use std::collections::BTreeSet;
 
 /// The grants, sorted by name. `hosts` and `files`: what the tool reaches and opens. The host's cap

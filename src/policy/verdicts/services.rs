@@ -4,8 +4,8 @@ use super::ceiling::Ceilings;
 use super::machine::Machine;
 use super::verdict::{Answers, Need, RequestKind, Verdict};
 use crate::manifest::Manifest;
-use crate::policy::grammar::grantable::Grantable;
-use crate::policy::grammar::services::{ServiceGrant, ServiceRule, names};
+use crate::policy::grammar::services::names;
+use crate::policy::grammar::{Grantable, ServiceGrant, ServiceRule};
 
 /// The service that does a tool's work; no service: no verdict.
 pub fn grant_of(

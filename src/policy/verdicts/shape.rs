@@ -1,11 +1,7 @@
 //! The shape: the part of a confinement that is the same for every call.
 
 use crate::manifest::Language;
-use crate::policy::grammar::area::Area;
-use crate::policy::grammar::files::Grant;
-use crate::policy::grammar::hosts::Network;
-use crate::policy::grammar::packages::PackageGrant;
-use crate::policy::grammar::secrets::SecretGrant;
+use crate::policy::grammar::{Area, Grant, Network, PackageGrant, SecretGrant};
 pub use crate::quantity::Limits;
 use serde::{Deserialize, Serialize, Serializer};
 use std::collections::BTreeMap;

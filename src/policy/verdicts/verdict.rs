@@ -1,8 +1,7 @@
 //! One request and its answer, as plain data that a report prints.
 
 use crate::base::layer::Layer;
-use crate::policy::grammar::area::Area;
-use crate::policy::grammar::file::Policy;
+use crate::policy::grammar::{Area, Policy};
 use crate::quantity::Limit;
 use serde::{Deserialize, Serialize};
 

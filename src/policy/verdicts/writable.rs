@@ -3,8 +3,9 @@
 
 use crate::base::files;
 use crate::base::place::{Mounts, Place, Placed};
-use crate::policy::grammar::area::{Access, Opening, name_matches};
-use crate::policy::grammar::files::{Grant, SCRIPT_FOLDER};
+use crate::policy::grammar::area::name_matches;
+use crate::policy::grammar::files::SCRIPT_FOLDER;
+use crate::policy::grammar::{Access, Grant, Opening};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Included, Unbounded};

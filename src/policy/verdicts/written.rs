@@ -4,8 +4,7 @@
 use super::shape::Shape;
 use super::writable::WritablePath;
 use crate::manifest::Language;
-use crate::policy::grammar::area::Area;
-use crate::policy::grammar::files::Grant;
+use crate::policy::grammar::{Area, Grant};
 use std::collections::BTreeSet;
 use std::path::Path;
 

@@ -1,8 +1,8 @@
 //! The calls in the background that are kept, within bounds. A job that runs, or whose callback is
 //! pending, is never removed; a principal with many jobs loses its own first.
 
-use crate::base::semaphore::{self, Claim, Permit};
-use crate::base::shares::{IN_USE, Shares};
+use crate::base::semaphore::{self, Permit};
+use crate::base::shares::{Charge, IN_USE, Shares};
 use crate::fault::{Fault, Kind};
 use crate::service::quota::Limiter;
 use jiff::{SignedDuration, Timestamp};
@@ -230,14 +230,14 @@ impl Jobs {
     }
 }
 
-fn charge(job: &Job, bytes: usize) -> (Claim, usize) {
-    (
-        semaphore::claim(
+fn charge(job: &Job, bytes: usize) -> Charge {
+    Charge {
+        claim: semaphore::claim(
             MAX_STORED_BYTES[0],
             [(job.through().to_owned(), MAX_STORED_BYTES[1])],
         ),
-        CALL_BYTES + bytes,
-    )
+        size: CALL_BYTES + bytes,
+    }
 }
 
 fn full() -> Fault {

@@ -290,23 +290,7 @@ impl Installer<'_> {
         let digest = confinement.shape.digest();
         audit.keep(&confinement.shape, &digest)?;
         record.confined(&confinement, digest);
-        let site = ToolPaths {
-            manifest: PathBuf::new(),
-            base: PathBuf::new(),
-            script: None,
-            folder: "/tmp".into(),
-        };
-        let manifest = Arc::clone(&NO_MANIFEST);
-        let confinement = Some(confinement);
-        let output_bytes = u64::MAX;
-        let call = executor::Call {
-            manifest,
-            site,
-            input: order,
-            confinement,
-            service: None,
-            output_bytes,
-        };
+        let call = installer_call(order, confinement);
         // Without a ledger: what a build wrote is checked before anything uses it, and no other run
         // writes there.
         let context = executor::Context::new(record.id(), CALLER, record.traffic());
@@ -387,6 +371,22 @@ impl Installer<'_> {
         };
         record.ended(&ended, heard.lost());
         ended
+    }
+}
+
+fn installer_call(order: Value, confinement: Confinement) -> executor::Call {
+    executor::Call {
+        manifest: Arc::clone(&NO_MANIFEST),
+        site: ToolPaths {
+            manifest: PathBuf::new(),
+            base: PathBuf::new(),
+            script: None,
+            folder: "/tmp".into(),
+        },
+        input: order,
+        confinement: Some(confinement),
+        service: None,
+        output_bytes: u64::MAX,
     }
 }
 

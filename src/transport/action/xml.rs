@@ -27,19 +27,19 @@ pub struct SyntaxError {
 /// Reads the element that begins at `start`. Also returns its end.
 pub fn read(text: &str, start: usize) -> Result<(Element<'_>, usize), SyntaxError> {
     let mut reader = Reader::from_str(&text[start..]);
-    fn place(position: u64, start: &usize) -> usize {
-        *start + usize::try_from(position).unwrap_or_default()
+    fn place(position: u64, start: usize) -> usize {
+        start + usize::try_from(position).unwrap_or_default()
     }
     let mut open = Vec::<OpenElement>::new();
     let mut elements = 0;
     loop {
-        let at = place(reader.buffer_position(), &start);
+        let at = place(reader.buffer_position(), start);
         let event = reader.read_event();
         let event = event.map_err(|e| SyntaxError {
-            offset: place(reader.error_position(), &start),
+            offset: place(reader.error_position(), start),
             message: message(&e),
         })?;
-        let end = place(reader.buffer_position(), &start);
+        let end = place(reader.buffer_position(), start);
         check_bounds(end - start, open.len(), elements).map_err(|message| SyntaxError {
             offset: at,
             message,
@@ -125,36 +125,36 @@ struct OpenElement<'t> {
 
 impl<'t> OpenElement<'t> {
     fn new(name: &'t str, at: usize, tag: &BytesStart) -> Result<OpenElement<'t>, SyntaxError> {
-        fn broken(message: String, at: &usize) -> SyntaxError {
+        fn broken(message: String, at: usize) -> SyntaxError {
             SyntaxError {
-                offset: *at,
+                offset: at,
                 message,
             }
         }
         if !is_name(name) {
             return Err(broken(
                 "this < is not a tag: write &lt;, or put the value in CDATA".to_owned(),
-                &at,
+                at,
             ));
         }
         // Each attribute is compared with all before it.
         if tag.len() > MAX_ACTION_TAG_BYTES {
             return Err(broken(
                 format!("a tag of more than {MAX_ACTION_TAG_BYTES} bytes"),
-                &at,
+                at,
             ));
         }
         let mut attributes = Vec::new();
         for attribute in tag.attributes() {
             let attribute = attribute
-                .map_err(|error| broken(format!("an attribute of <{name}>: {error}"), &at))?;
+                .map_err(|error| broken(format!("an attribute of <{name}>: {error}"), at))?;
             let value = attribute
                 .normalized_value(XmlVersion::Implicit1_0)
-                .map_err(|error| broken(message(&error), &at))?;
+                .map_err(|error| broken(message(&error), at))?;
             if attribute.value.contains('<') || check_characters(&value).is_err() {
                 return Err(broken(
                     format!("an attribute of <{name}> holds a character that XML does not allow"),
-                    &at,
+                    at,
                 ));
             }
             attributes.push((attribute.key.as_ref().to_owned(), value.into_owned()));

@@ -118,15 +118,15 @@ async fn run(
         let mut answers = Map::new();
         let asked = requests(&tool, questions.requests)?;
         // All are open at once; each key identifies one question of the task.
-        fn keyed(key: &str, round: &usize) -> String {
-            if *round == 0 {
+        fn keyed(key: &str, round: usize) -> String {
+            if round == 0 {
                 key.to_owned()
             } else {
                 format!("{key}.{round}")
             }
         }
         let asked = asked.into_iter().map(|(key, request)| {
-            let answer = context.request_input(keyed(&key, &round), request);
+            let answer = context.request_input(keyed(&key, round), request);
             async move { answer.await.map(|answer| (key, answer)) }
         });
         let answered = tokio::time::timeout(

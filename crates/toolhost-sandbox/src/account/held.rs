@@ -91,16 +91,15 @@ impl DescriptorMemory {
         room: u64,
     ) -> Result<u64, Errno> {
         let count: u64 = pids.iter().map(|pid| files_of(*pid).1).sum();
-        fn more(held: &DescriptorMemory, count: &u64) -> u64 {
+        fn more(held: &DescriptorMemory, count: u64) -> u64 {
             count.saturating_sub(held.count).saturating_mul(held.socket)
         }
-        if Instant::now() >= self.due || self.descriptors.saturating_add(more(self, &count)) > room
-        {
+        if Instant::now() >= self.due || self.descriptors.saturating_add(more(self, count)) > room {
             let began = Instant::now();
             (self.descriptors, self.count) = (self.look(pids, files, room)?, count);
             self.due = Instant::now() + MAX_PAUSE.min(began.elapsed() * PART);
         }
-        let sum = self.descriptors.saturating_add(more(self, &count));
+        let sum = self.descriptors.saturating_add(more(self, count));
         let locks = self.locks(|| Ok(pids.to_vec()), cpu_ms, room.saturating_sub(sum))?;
         // A descriptor on its way may be a socket, full itself.
         Ok(sum.saturating_add(locks + LOCK * self.watches + self.socket * self.sent))

@@ -5,23 +5,15 @@
 //! says so.
 
 use crate::plan::{Plan, Step};
-use crate::protocol::{Problem, ProblemKind};
+use crate::protocol::{Problem, ProblemKind, Version};
 use nix::errno::Errno;
 use nix::sys::uio::{pread, pwrite};
-use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, Weak};
 use toolhost_base::lock;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Version {
-    V1,
-    V2,
-}
 
 /// Where groups are made.
 #[derive(Debug)]

@@ -646,11 +646,10 @@ mod tests {
         );
     }
 
-    #[test]
-    fn only_the_operations_on_the_lists() {
+    /// Call, arguments, and what becomes of it.
+    fn cases() -> Vec<(i64, [u64; 6], u32)> {
         let errno = |errno: i32| RET_ERRNO | errno as u32;
-        let refused = [
-            // (call, arguments, with a cgroup, sampled)
+        vec![
             (libc::SYS_futex, [0, 3, 0, 0, 0, 0], errno(libc::ENOSYS)), // FUTEX_REQUEUE
             (libc::SYS_futex, [0, 4, 0, 0, 0, 0], errno(libc::ENOSYS)), // FUTEX_CMP_REQUEUE
             (libc::SYS_futex, [0, 5, 0, 0, 0, 0], errno(libc::ENOSYS)), // FUTEX_WAKE_OP
@@ -718,7 +717,12 @@ mod tests {
             (0x4000_0000, [0; 6], errno(libc::ENOSYS)), // x32
             (-1, [0; 6], errno(libc::ENOSYS)),
             (-2, [0; 6], errno(libc::ENOSYS)),
-        ];
+        ]
+    }
+
+    #[test]
+    fn only_the_operations_on_the_lists() {
+        let errno = |errno: i32| RET_ERRNO | errno as u32;
         for (sampled, live, networked) in variants() {
             let program = program(sampled, live, networked);
             let link = if live { errno(libc::EPERM) } else { RET_ALLOW };
@@ -742,7 +746,7 @@ mod tests {
                 reserve,
                 "live {live}"
             );
-            for (number, args, wanted) in refused {
+            for (number, args, wanted) in cases() {
                 assert_eq!(
                     verdict(&program, AUDIT_ARCH_X86_64, number as u32, args),
                     wanted,
@@ -842,48 +846,19 @@ mod tests {
             libc::SYS_getsockopt,
             errno(libc::ENOPROTOOPT),
         );
+        let unknown = errno(libc::EPROTONOSUPPORT);
         let (early, no_early) = (libc::MSG_FASTOPEN as u64, errno(libc::EOPNOTSUPP));
         let mut cases = vec![
             socket(four, stream, 0, RET_ALLOW),
             socket(four, stream | usual, libc::IPPROTO_TCP, RET_ALLOW),
             socket(six, stream | libc::SOCK_CLOEXEC, 0, RET_ALLOW),
             socket(six, datagram | usual, libc::IPPROTO_UDP, RET_ALLOW),
-            socket(
-                four,
-                stream,
-                libc::IPPROTO_MPTCP,
-                errno(libc::EPROTONOSUPPORT),
-            ),
-            socket(
-                four,
-                stream,
-                libc::IPPROTO_SCTP,
-                errno(libc::EPROTONOSUPPORT),
-            ),
-            socket(
-                four,
-                stream,
-                libc::IPPROTO_UDP,
-                errno(libc::EPROTONOSUPPORT),
-            ),
-            socket(
-                four,
-                datagram,
-                libc::IPPROTO_ICMP,
-                errno(libc::EPROTONOSUPPORT),
-            ),
-            socket(
-                six,
-                datagram,
-                libc::IPPROTO_ICMPV6,
-                errno(libc::EPROTONOSUPPORT),
-            ),
-            socket(
-                four,
-                datagram,
-                libc::IPPROTO_UDPLITE,
-                errno(libc::EPROTONOSUPPORT),
-            ),
+            socket(four, stream, libc::IPPROTO_MPTCP, unknown),
+            socket(four, stream, libc::IPPROTO_SCTP, unknown),
+            socket(four, stream, libc::IPPROTO_UDP, unknown),
+            socket(four, datagram, libc::IPPROTO_ICMP, unknown),
+            socket(six, datagram, libc::IPPROTO_ICMPV6, unknown),
+            socket(four, datagram, libc::IPPROTO_UDPLITE, unknown),
             socket(four, libc::SOCK_RAW, libc::IPPROTO_TCP, errno(libc::EPERM)),
             socket(four, libc::SOCK_SEQPACKET, 0, errno(libc::EPERM)),
             socket(four, stream | 0x10, 0, errno(libc::EPERM)),
@@ -935,11 +910,8 @@ mod tests {
                 libc::SYS_recvmmsg,
             ] {
                 let first = [2, 1, 0, 0, 0, 0];
-                assert_eq!(
-                    verdict(&without, AUDIT_ARCH_X86_64, number as u32, first),
-                    errno(libc::EPERM),
-                    "{number}"
-                );
+                let got = verdict(&without, AUDIT_ARCH_X86_64, number as u32, first);
+                assert_eq!(got, errno(libc::EPERM), "{number}");
             }
         }
     }

@@ -163,7 +163,7 @@ impl Output {
             .await
     }
 
-    fn ending(&self, is_text: bool, deadline: &CallDeadline) -> Ending {
+    fn whole(&self, is_text: bool, deadline: &CallDeadline) -> Ending {
         fn bad(reason: &str, rest: &[u8]) -> Ending {
             Ending::BadOutput {
                 reason: reason.to_owned(),

@@ -280,7 +280,7 @@ impl CallRecord {
     pub fn decided(&mut self, decision: &policy::Decision, notes: policy::Notes) {
         self.notes = policy::Notes {
             all: few(notes.all),
-            told: few(notes.told),
+            for_caller: few(notes.for_caller),
         };
         if let Some(verbose) = &mut self.report.verbose {
             verbose.grants = policy::audit::touches(decision);
@@ -510,7 +510,10 @@ impl CallRecord {
         let failed = missing.iter().any(|file| file.failed);
         let lines = missing.iter().map(line).collect::<Vec<_>>();
         let ShownArguments { mask, host, .. } = &self.arguments;
-        for (mask, notes) in [(host, &mut self.notes.all), (mask, &mut self.notes.told)] {
+        for (mask, notes) in [
+            (host, &mut self.notes.all),
+            (mask, &mut self.notes.for_caller),
+        ] {
             notes.extend(few(lines.iter().map(|line| shown(mask, line)).collect()));
         }
         if !failed {
@@ -564,7 +567,7 @@ impl CallRecord {
     pub fn notes_hidden(&mut self) {
         let words =
             format!("the answer held a secret argument or variable: it is shown as {HIDDEN}");
-        if !self.notes.told.contains(&words) {
+        if !self.notes.for_caller.contains(&words) {
             self.notes.narrowed(words);
         }
     }
@@ -635,7 +638,7 @@ impl CallRecord {
         report.manifest = tool.map(|tool| tool.manifest.clone());
         report.outcome = result.map_fault(|fault| self.sanitize(fault));
         report.network = network;
-        report.notes = std::mem::take(&mut self.notes.told);
+        report.notes = std::mem::take(&mut self.notes.for_caller);
         let ends = self
             .stages
             .iter()

@@ -67,7 +67,7 @@ fn a_call_may_ask_for_time_up_to_the_ceiling_only() {
         ["clamped: timeoutMs asked 999999, gets 30000 (set by the built-in default)"]
     );
     assert_eq!(
-        notes.told,
+        notes.for_caller,
         ["clamped: timeoutMs asked 999999, gets 30000"],
         "a caller reads no place"
     );
@@ -277,7 +277,7 @@ fn a_granted_variable_reaches_the_tool_and_is_shown_nowhere() {
     );
     assert!(
         !shape(&met).env.contains_key("TOKEN")
-            && met.notes.told.iter().any(|n| n.contains("env:TOKEN"))
+            && met.notes.for_caller.iter().any(|n| n.contains("env:TOKEN"))
     );
 }
 

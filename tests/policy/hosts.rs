@@ -140,7 +140,7 @@ fn the_hosts_of_a_call_are_what_is_asked_and_allowed() {
             "{asked} in {allowed:?}"
         );
         assert_eq!(
-            narrowed.notes.told.is_empty(),
+            narrowed.notes.for_caller.is_empty(),
             *whole,
             "{asked}: {:?}",
             narrowed.notes
@@ -459,7 +459,7 @@ fn what_a_script_run_by_core_does_not_reach_is_said_and_source_text_reaches_noth
     assert_eq!(granted(&met), ["a.x.com in 10.1.0.0/16"]);
     assert!(
         met.notes
-            .told
+            .for_caller
             .iter()
             .any(|n| n.starts_with("narrowed: reach y.com: demo:one@1.0.0 names this script"))
     );

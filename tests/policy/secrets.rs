@@ -217,7 +217,11 @@ fn the_secrets_of_a_call_are_what_is_asked_and_listed() {
         );
         let said = format!("narrowed: capability {} is not granted", verdict.asked);
         assert!(
-            narrowed.notes.told.iter().any(|n| n.starts_with(&said)),
+            narrowed
+                .notes
+                .for_caller
+                .iter()
+                .any(|n| n.starts_with(&said)),
             "{:?}",
             narrowed.notes
         );
@@ -550,7 +554,7 @@ fn a_script_run_by_core_uses_what_all_who_name_it_may() {
     );
     assert!(
         met.notes
-            .told
+            .for_caller
             .iter()
             .any(|n| n.starts_with("narrowed: secret:B: demo:one@1.0.0 names this script"))
     );

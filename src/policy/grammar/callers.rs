@@ -240,19 +240,19 @@ impl CallerRule {
     pub fn refuses(&self, id: &str, arguments: &Value) -> Option<&ParameterRule> {
         let rules = || self.parameters.iter().filter(|rule| rule.tool.matches(id));
         let fits = |name: &str| {
-            let given = arguments.get(name);
+            let argument = arguments.get(name);
             rules()
                 .filter(|rule| rule.name == name)
-                .any(|rule| given.is_some_and(|given| rule.takes.fits(given)))
+                .any(|rule| argument.is_some_and(|argument| rule.takes.fits(argument)))
         };
         rules().find(|rule| !fits(&rule.name))
     }
 }
 
 impl AllowedValue {
-    fn fits(&self, given: &Value) -> bool {
-        match (self, given) {
-            (AllowedValue::Values(values), _) => values.iter().any(|value| same(value, given)),
+    fn fits(&self, argument: &Value) -> bool {
+        match (self, argument) {
+            (AllowedValue::Values(values), _) => values.iter().any(|value| same(value, argument)),
             (AllowedValue::Prefix(prefix), Value::String(text)) => text.starts_with(prefix),
             (AllowedValue::Under(folder), Value::String(path)) => is_below(path, folder),
             (AllowedValue::Range { min, max }, Value::Number(number)) => {

@@ -25,12 +25,12 @@ pub fn least<G: Grantable>(grants: impl IntoIterator<Item = G>) -> Vec<G> {
 
 /// The parts, without those that another part covers.
 pub fn largest<P>(parts: impl IntoIterator<Item = P>, covers: impl Fn(&P, &P) -> bool) -> Vec<P> {
-    let mut kept: Vec<P> = Vec::new();
+    let mut found: Vec<P> = Vec::new();
     for part in parts {
-        if !kept.iter().any(|wide| covers(wide, &part)) {
-            kept.retain(|narrow| !covers(&part, narrow));
-            kept.push(part);
+        if !found.iter().any(|wide| covers(wide, &part)) {
+            found.retain(|narrow| !covers(&part, narrow));
+            found.push(part);
         }
     }
-    kept
+    found
 }

@@ -134,16 +134,16 @@ pub fn read(
 ) -> BTreeMap<Ecosystem, PolicyEntry<PackagesAllowed>> {
     let deny = document.list::<DeniedPackage>("/packages/deny");
     for (pointer, denied) in &deny {
-        fn known(has: &dyn Fn(Ecosystem) -> bool) -> bool {
+        fn is_known(has: &dyn Fn(Ecosystem) -> bool) -> bool {
             Ecosystem::ALL.into_iter().any(has)
         }
-        if !known(&|ecosystem| versions::name(ecosystem, &denied.name).is_some()) {
+        if !is_known(&|ecosystem| versions::name(ecosystem, &denied.name).is_some()) {
             document.fault(&format!("{pointer}/name"), "not the name of a package");
         }
         if let Some(range) = denied
             .versions
             .as_ref()
-            .filter(|range| !known(&|it| versions::is_range(it, range)))
+            .filter(|range| !is_known(&|it| versions::is_range(it, range)))
         {
             let shown = printable(&text::head(range, 60));
             let message =

@@ -173,10 +173,10 @@ fn grant_json(grant: &Grant) -> Value {
 
 /// The versions of each package that these hold.
 fn held<'a>(
-    wanted: impl Iterator<Item = &'a PackageRequirements>,
+    required: impl Iterator<Item = &'a PackageRequirements>,
 ) -> BTreeMap<&'a str, Vec<&'a str>> {
     let mut holds: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    for package in wanted.flat_map(|wanted| &wanted.packages) {
+    for package in required.flat_map(|required| &required.packages) {
         holds
             .entry(&package.name)
             .or_default()
@@ -186,7 +186,7 @@ fn held<'a>(
 }
 
 fn packages(decision: &Decision) -> Value {
-    let wanted = decision.packages.required.as_deref();
+    let required = decision.packages.required.as_deref();
     let allowed = |(ecosystem, allowance): (&Ecosystem, &Allowance)| {
         let allowed = allowance.as_ref().ok()?;
         let mut rules = json!(allowed.rules);
@@ -212,11 +212,11 @@ fn packages(decision: &Decision) -> Value {
     };
     json!({
         "granted": decision.grants.packages,
-        "asked": wanted.map(|wanted| wanted.ecosystem),
-        "locked": wanted.is_some_and(|wanted| wanted.locked),
-        "sources": wanted.map(|wanted| &wanted.sources),
-        "requires": wanted.map(|wanted| &wanted.requires),
-        "holds": held(wanted.into_iter()),
+        "asked": required.map(|required| required.ecosystem),
+        "locked": required.is_some_and(|required| required.locked),
+        "sources": required.map(|required| &required.sources),
+        "requires": required.map(|required| &required.requires),
+        "holds": held(required.into_iter()),
         "allowed": decision.packages.allowed.iter().filter_map(allowed).collect::<Map<_, _>>(),
     })
 }

@@ -153,12 +153,12 @@ fn files(site: &ToolPaths, decision: &Decision, why: &str) -> String {
     let lines = |what: RequestKind| -> Vec<String> {
         // `refusals` names what no policy can give; a script and /tmp need no rule and have no
         // area.
-        let wanted = decision
+        let requests = decision
             .verdicts
             .iter()
             .filter(|v| v.what == what && !v.never());
         let mut lines: Vec<String> = Vec::new();
-        for area in wanted.filter_map(|verdict| verdict.area.as_ref()) {
+        for area in requests.filter_map(|verdict| verdict.area.as_ref()) {
             let own = area
                 .path()
                 .strip_prefix(&decision.identity.folder)
@@ -216,15 +216,15 @@ fn hosts(manifest: &Manifest, why: &str) -> String {
 }
 
 fn limits(manifest: &Manifest) -> String {
-    let mut wanted = manifest.limits.clone();
-    wanted.extend(
+    let mut limits = manifest.limits.clone();
+    limits.extend(
         manifest
             .execution
             .timeout_ms
             .map(|timeout| (Limit::TimeoutMs, timeout)),
     );
-    wanted.retain(|limit, value| *value > limit.built_in_default());
-    let lines: String = wanted
+    limits.retain(|limit, value| *value > limit.built_in_default());
+    let lines: String = limits
         .iter()
         .map(|(limit, value)| format!("{} = {value}\n", limit.policy_name()))
         .collect();
@@ -296,7 +296,7 @@ fn packages(decision: &Decision, why: &str) -> String {
     let denied = decision
         .denied()
         .any(|verdict| verdict.what == RequestKind::Package);
-    let Some(wanted) = decision
+    let Some(required) = decision
         .packages
         .required
         .as_deref()
@@ -311,13 +311,13 @@ fn packages(decision: &Decision, why: &str) -> String {
             .as_ref()
             .map_or("default", |grant| &grant.rules.index),
     );
-    let about = if wanted.locked {
+    let about = if required.locked {
         ""
     } else {
         "# No lock with hashes lies beside the script: `toolhost deps lock` makes one. lock = \
              \"relaxed\" does without.\n"
     };
-    let name = wanted.ecosystem.name();
+    let name = required.ecosystem.name();
     format!(
         "\n[packages]\n{about}{name} = {{ index = {index}, lock = \"required\", builds = false, \
         why = {why} }}\n"

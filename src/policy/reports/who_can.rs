@@ -78,13 +78,13 @@ fn package(target: &str) -> Result<Question, String> {
     let (name, version) = at.map_or((target, None), |at| {
         (&target[..at], Some(&target[at + 1..]))
     });
-    fn known(has: &dyn Fn(Ecosystem) -> bool) -> bool {
+    fn is_known(has: &dyn Fn(Ecosystem) -> bool) -> bool {
         Ecosystem::ALL.into_iter().any(has)
     }
-    if !known(&|it| versions::name(it, name).is_some())
+    if !is_known(&|it| versions::name(it, name).is_some())
         || !version.is_none_or(|text: &str| {
             !text.is_empty()
-                && known(&|it| {
+                && is_known(&|it| {
                     versions::version(it, text).is_some() || versions::is_range(it, text)
                 })
         })
@@ -246,7 +246,7 @@ fn callers(decision: &Decision, id: &str) -> Vec<ToolAccess> {
 /// How a tool has a package. `None`: it does not have it.
 fn has(decision: &Decision, name: &str, version: Option<&str>) -> Option<String> {
     let grant = decision.grants.packages.as_ref()?;
-    let wanted = decision.packages.required.as_deref()?;
+    let required = decision.packages.required.as_deref()?;
     let ecosystem = grant.ecosystem;
     let name = versions::name(ecosystem, name)?;
     let fits = |held: &str| match version {
@@ -266,20 +266,20 @@ fn has(decision: &Decision, name: &str, version: Option<&str>) -> Option<String>
                 .any(|range| versions::holds(ecosystem, range, held) == Some(true))
         }
     };
-    if wanted.locked {
-        let held = wanted
+    if required.locked {
+        let held = required
             .packages
             .iter()
             .filter(|package| package.name == name && fits(&package.version));
         let held: Vec<&str> = held.map(|package| package.version.as_str()).collect();
         return (!held.is_empty()).then(|| format!("locked at {}", held.join(" and ")));
     }
-    let state = if wanted.lacks_lock(&grant.rules) {
+    let state = if required.lacks_lock(&grant.rules) {
         ", and has no lock yet"
     } else {
         ", not locked"
     };
-    match wanted
+    match required
         .requires
         .iter()
         .find(|required| required.name == name)
@@ -288,7 +288,7 @@ fn has(decision: &Decision, name: &str, version: Option<&str>) -> Option<String>
             let range = format!("{} {}", required.name, required.versions);
             Some(format!("it asks for {}{state}", range.trim_end()))
         }
-        None if wanted.lacks_lock(&grant.rules) => None,
+        None if required.lacks_lock(&grant.rules) => None,
         None => Some("if what it asks for requires it: it has no lock".to_owned()),
     }
 }

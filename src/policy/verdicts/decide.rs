@@ -346,7 +346,7 @@ impl Case<'_> {
         let passed_over = governing.passed_over.iter();
         let mut notes = Notes {
             all: passed_over.map(|policy| policy.words.clone()).collect(),
-            told: Vec::new(),
+            for_caller: Vec::new(),
         };
         let refusing = verdicts.iter().filter(|verdict| verdict.refuses());
         for verdict in refusing.filter(|it| governing.narrow && it.what != RequestKind::Service) {

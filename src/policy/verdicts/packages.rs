@@ -203,8 +203,11 @@ fn denies(denied: &DeniedPackage, ecosystem: Ecosystem, package: &Package) -> bo
 }
 
 /// A warning that lists the requirements without an exact version, unless there is a lock.
-pub fn unpinned(wanted: &PackageRequirements) -> Option<String> {
-    let loose = wanted.requires.iter().filter(|required| !required.pinned);
+pub fn unpinned(requirements: &PackageRequirements) -> Option<String> {
+    let loose = requirements
+        .requires
+        .iter()
+        .filter(|required| !required.pinned);
     let loose: Vec<String> = loose
         .map(|required| format!("{} ({})", required.name, required.place))
         .collect();
@@ -219,7 +222,7 @@ pub fn unpinned(wanted: &PackageRequirements) -> Option<String> {
     } else {
         few
     };
-    (!wanted.locked).then(|| {
+    (!requirements.locked).then(|| {
         format!(
             "warning: not pinned, so another day may bring another version: {few}; `toolhost \
             deps lock` pins it"

@@ -243,19 +243,19 @@ pub struct Notes {
     pub all: Vec<String>,
     /// The narrowings and clamps among them, worded for a caller too: without places and policy
     /// text.
-    pub told: Vec<String>,
+    pub for_caller: Vec<String>,
 }
 
 impl Notes {
     /// Notes a request that is not granted in full.
     pub fn narrowed(&mut self, words: String) {
         self.all.push(words.clone());
-        self.told.push(words);
+        self.for_caller.push(words);
     }
 
     pub fn extend(&mut self, more: Notes) {
         self.all.extend(more.all);
-        self.told.extend(more.told);
+        self.for_caller.extend(more.for_caller);
     }
 
     /// Notes a limit that is smaller than what was requested.
@@ -263,7 +263,7 @@ impl Notes {
         let words = format!("clamped: {} asked {asked}, gets {gets}", limit.limit.name());
         self.all
             .push(format!("{words} (set by {})", limit.set_by()));
-        self.told.push(words);
+        self.for_caller.push(words);
     }
 }
 

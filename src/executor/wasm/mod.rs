@@ -130,7 +130,11 @@ struct Ran {
     session: Session,
     answered: Result<(CallSummary, Vec<u8>), WorkerError>,
     started: Instant,
+    clock: Clock,
 }
+
+/// How long a host of one call waits for its worker.
+const MAX_START_MS: u64 = 30_000;
 
 /// How many workers may be idle at least: each waits for its own principal.
 const MIN_IDLE: usize = 16;
@@ -141,7 +145,7 @@ pub struct Wasm {
     library: Arc<library::Library>,
     idle: Arc<IdlePool<WorkerKey, Session>>,
     places: Arc<FairSemaphore>,
-    /// Set where a call waits for its compiler however long that takes; called to announce the
+    /// Set where a call waits for its compiler and its worker beyond its own time; called to announce the
     /// wait.
     waits: Option<fn(&str)>,
 }
@@ -273,7 +277,8 @@ impl Wasm {
         sinks: &mut CallSinks<'_, '_>,
     ) -> Result<Ran, fault::Fault> {
         let policy::Confinement { shape, per_call } = call.confinement;
-        let (clock, grants) = (call.clock, &call.key.grants);
+        let grants = &call.key.grants;
+        let mut clock = call.clock;
         let mut idle = self
             .idle
             .take(|idle| !call.has_stages() && *idle == call.key);
@@ -289,11 +294,17 @@ impl Wasm {
                         grants.clone(),
                         &call.code,
                     );
+                    if self.waits.is_some() {
+                        clock = Clock::new(Instant::now(), MAX_START_MS);
+                    }
                     clock
                         .prepare("the worker of the tool is still being started", opening)
                         .await?
                 }
             };
+            if self.waits.is_some() {
+                clock = Clock::new(Instant::now(), per_call.timeout_ms);
+            }
             events.opened(shape).await?;
             let started = Instant::now();
             let left = clock.left();
@@ -308,6 +319,7 @@ impl Wasm {
                         session,
                         answered,
                         started,
+                        clock,
                     });
                 }
             }
@@ -325,6 +337,7 @@ impl Wasm {
             mut session,
             answered,
             started,
+            clock,
         } = ran;
         let shape = &call.confinement.shape;
         let is_reusable = session.worker.is_reusable
@@ -332,7 +345,14 @@ impl Wasm {
         let more = answered
             .as_ref()
             .map_or(0, |(answer, _)| answer.more_denied);
-        let mut outcome = conclude(answered, sinks.out.finish(), sinks.log.finish(), &call).await?;
+        let mut outcome = conclude(
+            answered,
+            sinks.out.finish(),
+            sinks.log.finish(),
+            &call,
+            clock,
+        )
+        .await?;
         outcome.attempts = sinks.denials.attempts;
         outcome.denials = Denials {
             observed: sinks.denials.denials,
@@ -388,10 +408,11 @@ async fn conclude(
     printed: Output,
     logs: Vec<String>,
     call: &PreparedCall<'_>,
+    clock: Clock,
 ) -> Result<Outcome, fault::Fault> {
     let policy::Confinement { shape, per_call } = call.confinement;
     let limit_ms = per_call.timeout_ms;
-    let reading = call.clock.reading(&call.context.deadline);
+    let reading = clock.reading(&call.context.deadline);
     let over = |limit| Ending::OverLimit {
         limit,
         allowed: shape.limits.get(limit),

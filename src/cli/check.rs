@@ -1,5 +1,6 @@
 //! `check`: every manifest and policy: what is wrong, where, and how to fix it.
 
+mod python;
 mod refused;
 mod typos;
 
@@ -34,6 +35,14 @@ pub struct Args {
 /// One file with everything found about it.
 type File = registry::FileReport;
 
+/// What was looked at.
+struct Found {
+    files: Vec<File>,
+    tools: Vec<Arc<registry::Tool>>,
+    /// Python scripts that their interpreter has still to parse.
+    scripts: Vec<python::Script>,
+}
+
 /// The policies and the machine. If they are known, files that a tool may write are reported, too.
 type Rules = (Arc<policy::Policies>, Arc<policy::Machine>);
 
@@ -46,7 +55,7 @@ fn look(
     paths: &[PathBuf],
     rules: Option<Rules>,
     stricter: Option<Schema>,
-) -> (Vec<File>, Vec<Arc<registry::Tool>>) {
+) -> Found {
     let Settings { tools, scripts, .. } = settings;
     let wanted: Vec<PathBuf> = paths
         .iter()
@@ -82,13 +91,18 @@ fn look(
     }
     let snapshot = registry.snapshot();
     let mut reports = snapshot.reports.clone();
-    let tools_found = snapshot.list(&registry::Filter::default());
-    if let Some((policies, machine)) = &rules {
-        refused::tell(&snapshot, policies, machine, &mut reports);
-    }
+    let tools = snapshot.list(&registry::Filter::default());
+    let scripts = match &rules {
+        Some((policies, machine)) => refused::tell(&snapshot, policies, machine, &mut reports),
+        None => Vec::new(),
+    };
     if paths.is_empty() {
         files.extend(reports);
-        return (files, tools_found);
+        return Found {
+            files,
+            tools,
+            scripts,
+        };
     }
     for (index, (path, given)) in wanted.iter().zip(paths).enumerate() {
         let below: Vec<_> = reports
@@ -114,7 +128,11 @@ fn look(
                 .any(|earlier| file.path.starts_with(earlier))
         }));
     }
-    (files, tools_found)
+    Found {
+        files,
+        tools,
+        scripts,
+    }
 }
 
 fn unreadable(path: PathBuf, why: String) -> File {
@@ -137,7 +155,8 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     // Policies that cannot be used are reported with the files. Then `check` does not know what
     // they would forbid.
     let launchers = host::launchers(settings)?;
-    let rules = host::policies(settings).ok().map(|policies| {
+    let usable = host::policies(settings).ok();
+    let rules = usable.clone().map(|policies| {
         let machine = Arc::new(host::machine(
             settings,
             &policies,
@@ -148,7 +167,13 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     let stricter = host::manifest_schema(settings)?;
     let registry = registry::Registry::new();
     host::load_ledger(settings, &registry)?;
-    let (mut files, tools) = look(&registry, settings, &paths, rules, stricter);
+    let Found {
+        mut files,
+        tools,
+        scripts,
+    } = look(&registry, settings, &paths, rules, stricter);
+    let launchers = Arc::new(launchers);
+    python::check(&launchers, scripts, &mut files)?;
     if !args.paths.is_empty() && paths.is_empty() {
         // Only policies were named: the tools were loaded to compare the policies with, and are not
         // reported.
@@ -192,11 +217,12 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         strict(&mut files);
     }
     if args.paths.is_empty() {
-        registry
-            .snapshot()
-            .nothing_found()
+        let snapshot = registry.snapshot();
+        host::say_nothing_found(settings, &snapshot);
+        usable
+            .and_then(|policies| super::list::withheld(&policies, &snapshot, &host::login()))
             .iter()
-            .for_each(|words| words::note(&format!("toolhost: {words}")));
+            .for_each(|why| words::note(why));
     }
     words::answer(&files.iter().map(entry).collect(), args.json, || {
         self::text(&files)

@@ -55,7 +55,6 @@ pub struct Args {
 }
 
 pub fn run(settings: &Settings, args: &Args) -> anyhow::Result<ExitCode> {
-    host::say_root(settings);
     let launchers = Arc::new(host::launchers(settings)?);
     let runtime = process::runtime()?;
     let (report, exit) = runtime.block_on(report(settings, &launchers));

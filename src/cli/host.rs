@@ -232,7 +232,6 @@ pub struct Tools {
 
 impl Tools {
     pub fn load(settings: &Settings) -> anyhow::Result<Tools> {
-        say_root(settings);
         let policies = policies(settings)?;
         say_faults(&policies);
         let launchers = Arc::new(launchers(settings)?);
@@ -653,19 +652,25 @@ pub fn reload(settings: &Settings, service: &Service, because: Reload) {
     }
 }
 
-/// Begins a verb that calls tools: says which root it uses, and logs only what the settings ask
-/// for.
+/// Begins a verb that calls tools, which logs only what the settings ask for.
 pub fn start_verb(settings: &Settings) {
-    say_root(settings);
     runlog::init(settings.log_style(LevelFilter::OFF), false);
+}
+
+/// Says that no manifest was found at all, and which folder was used as the root.
+pub fn say_nothing_found(settings: &Settings, snapshot: &registry::Snapshot) {
+    if let Some(why) = snapshot.nothing_found() {
+        words::note(&format!("toolhost: {why}"));
+        say_root(settings);
+    }
 }
 
 /// Says that the current folder is used as the root, if none was named.
 pub fn say_root(settings: &Settings) {
     if settings.root_is_assumed() {
+        let root = text::path(&settings.root);
         words::note(&format!(
-            "toolhost: using the current folder as root: {}",
-            text::path(&settings.root)
+            "toolhost: the root is the current folder, {root}; --root DIR names another"
         ));
     }
 }

@@ -4,9 +4,9 @@ use super::refusal::Exit;
 use super::settings::Settings;
 use super::{host, words};
 use crate::base::text::{head, json as json_text, path, printable};
-use crate::registry;
 use crate::service::preflight::{self, Obstacle};
 use crate::transport::export;
+use crate::{policy, registry};
 use serde_json::{Value, json};
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -76,11 +76,9 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
             "{skipped} file(s) were skipped: `toolhost check` says why."
         ));
     }
-    host.snapshot
-        .nothing_found()
-        .iter()
-        .for_each(|words| words::note(&format!("toolhost: {words}")));
-    withheld(&host, &args)
+    host::say_nothing_found(settings, &host.snapshot);
+    let caller = args.caller.clone().unwrap_or_else(host::login);
+    withheld(&host.policies, &host.snapshot, &caller)
         .iter()
         .chain(&settings.unheard())
         .for_each(|words| words::note(words));
@@ -88,19 +86,23 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Why nothing is shown: `callers.policy.toml` grants this caller no tool.
-fn withheld(host: &host::Tools, args: &Args) -> Option<String> {
-    let callers = host.policies.callers()?;
-    let caller = args.caller.clone().unwrap_or_else(host::login);
-    let tools = host.tools();
+pub fn withheld(
+    policies: &policy::Policies,
+    snapshot: &registry::Snapshot,
+    caller: &str,
+) -> Option<String> {
+    let callers = policies.callers()?;
+    let tools = snapshot.list(&registry::Filter::default());
     let none = !tools.is_empty()
         && !tools
             .iter()
-            .any(|tool| callers.may_call(&caller, &tool.manifest.id));
-    let shown = printable(&caller);
+            .any(|tool| callers.may_call(caller, &tool.manifest.id));
+    let shown = printable(caller);
     let file = path(&callers.file);
     none.then(|| {
         format!(
-            "toolhost: {file} grants {shown} no tool; `--caller NAME` shows another caller's tools"
+            "toolhost: {file} grants {shown} no tool; `toolhost list --caller NAME` shows another \
+             caller's tools"
         )
     })
 }

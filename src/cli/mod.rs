@@ -35,7 +35,7 @@ use std::process::ExitCode;
 /// Drop a script and its manifest into a folder and an agent can call it; the kernel holds it to
 /// what you approved.
 #[derive(Debug, Parser)]
-#[command(name = "toolhost", version, disable_help_subcommand = true)]
+#[command(name = "toolhost", version, subcommand_value_name = "VERB")]
 struct Cli {
     #[command(flatten)]
     flags: Flags,
@@ -46,6 +46,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Call one tool and print its output as JSON
+    #[command(alias = "run")]
     Call(call::Args),
     /// Make the call that a model's text asks for in an ACTION block, and print the OBSERVATION
     Act(act::Args),
@@ -104,6 +105,12 @@ pub fn main() -> ExitCode {
                         "The arguments of a tool are NAME=VALUE, or one JSON object after --input.",
                     );
                 }
+                let verb = std::env::args_os().nth(1).unwrap_or_default();
+                if told.kind() == clap::error::ErrorKind::MissingRequiredArgument
+                    && (verb == "audit" || verb == "test")
+                {
+                    words::note("Name a tool, or write --all.");
+                }
                 return Exit::Caller.into();
             }
             // Help and version go to standard output and are not errors; nor is a closed pipe.
@@ -146,6 +153,10 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             "this host may open {now} files, and needs at least {least}: raise `ulimit -n`"
         );
         return Err(Refusal::new(Exit::Host, words).into());
+    }
+    if let (Verb::New(_), Some(root)) = (&cli.verb, &cli.flags.root) {
+        std::fs::create_dir_all(root)
+            .map_err(|why| Refusal::new(Exit::Caller, format!("{}: {why}", text::path(root))))?;
     }
     let settings = Settings::resolve(&cli.flags)?;
     match cli.verb {

@@ -43,7 +43,6 @@ pub struct Args {
 const MAX_SCRIPT_BYTES: u64 = 16 << 20;
 
 pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
-    host::say_root(settings);
     // The first folder is the one named, or the usual one, which is made if it is missing.
     let folder = settings.scripts.first().cloned().unwrap_or_default();
     let usual = settings.root.join("user_scripts");
@@ -61,6 +60,10 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     check_unclaimed(settings, &id(&args).map_err(refuse)?)?;
     make(&folder, &args, &again(settings), &mut out).map_err(refuse)?;
     words::show(&out);
+    let now = host::Tools::load(settings)?;
+    super::list::withheld(&now.policies, &now.snapshot, &host::login())
+        .iter()
+        .for_each(|why| words::note(why));
     Ok(Exit::Ok.into())
 }
 
@@ -169,6 +172,13 @@ fn make(
             "The manifest names no parameters, so any are accepted, and NAME=VALUE arrives as \
              text: `--parameter NAME:integer` (string, number, boolean, array, object) declares \
              one."
+        )?;
+    }
+    if args.script.is_some() || !parameters.is_empty() {
+        writeln!(
+            out,
+            "For a model, write into the manifest what the tool does (`description`, also of each \
+             parameter)."
         )?;
     }
     let example = if args.script.is_some() || !parameters.is_empty() {
@@ -291,9 +301,7 @@ fn from_script(
     let source = settings::regular_file(script, MAX_SCRIPT_BYTES)
         .map_err(|why| anyhow!("{shown}: {why}"))?;
     let mut document = document(id, name, file, language);
-    document["description"] = json!(format!(
-        "Runs {file}. Say here, for a model, what it does and what goes in and out."
-    ));
+    document["description"] = json!(format!("Runs {file}."));
     document["parameters"] = schema(parameters);
     if let Some(entry) = entry {
         document["handler"]["entryPoint"] = json!(entry);
@@ -439,13 +447,7 @@ fn schema(parameters: &[Parameter]) -> Value {
         .collect();
     let properties: Map<String, Value> = parameters
         .iter()
-        .map(|p: &Parameter| {
-            let description = format!("Say here, for a model, what {} is.", p.name);
-            (
-                p.name.clone(),
-                json!({ "type": p.kind, "description": description }),
-            )
-        })
+        .map(|p: &Parameter| (p.name.clone(), json!({ "type": p.kind })))
         .collect();
     json!({ "type": "object", "properties": properties, "required": required })
 }

@@ -336,7 +336,8 @@ fn pair(name: &str, value: &Value) -> Option<String> {
     (!is_empty(value)).then(|| format!("{} {}", title(name), named(name, value)))
 }
 
-/// One JSON value on standard output: compact for a program, indented for a person.
+/// One JSON value on standard output: compact for a program, indented for a person, who reads a
+/// text as text.
 pub fn say_json(value: &impl Serialize) {
     say_with_answer(value, None);
 }
@@ -354,7 +355,10 @@ pub fn say_with_answer(value: &impl Serialize, answer: Option<&ToolAnswer>) {
             .flat_map(Part::pieces);
         String::from_utf8_lossy(&parts.flatten().collect::<Vec<u8>>()).into_owned()
     });
-    let written = if terminal {
+    let text = serde_json::from_str::<String>(&json).ok();
+    let written = if let Some(text) = text.filter(|_| terminal) {
+        writeln!(out, "{}", text::printable_block(&text))
+    } else if terminal {
         writeln!(out, "{}", text::Visible(Indented(&json)))
     } else {
         writeln!(out, "{}", text::Visible(&json))

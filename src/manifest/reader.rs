@@ -147,6 +147,15 @@ impl<'d> Reader<'d> {
                 let near = did_you_mean(error.instance().as_str().unwrap_or_default(), &known);
                 (false, format!("`{key}` {}{near}", must(error)))
             }
+            Kind::Type { .. } if rule["required"].is_array() => {
+                let members = rule["required"].as_array().into_iter().flatten();
+                let members: Vec<String> = members
+                    .filter_map(Value::as_str)
+                    .map(|name| format!("`{name}`"))
+                    .collect();
+                let members = members.join(" and ");
+                (false, format!("`{key}` {} with {members}", must(error)))
+            }
             Kind::Type { .. }
             | Kind::Constant { .. }
             | Kind::Minimum { .. }

@@ -5,6 +5,7 @@
 
 use super::bounds::{self, Bounds};
 use crate::base::problem::Problem;
+use crate::base::suggest;
 use crate::base::text;
 use crate::quantity::{
     LONG_CHECK_STEPS, MAX_CHECK_STEPS, MAX_FAULTS_TOLD, MAX_FORMAT_BYTES, MAX_REGEX_BYTES,
@@ -255,6 +256,11 @@ impl Schema {
     }
 }
 
+/// The types of values (JSON Schema validation §6.1.1).
+const TYPES: [&str; 7] = [
+    "string", "integer", "number", "boolean", "array", "object", "null",
+];
+
 /// The checker's options, the same for every schema.
 fn options<'i>() -> jsonschema::ValidationOptions<'i> {
     // `bounds` measured each pattern once, but the engine builds it forwards and backwards.
@@ -273,16 +279,20 @@ fn options<'i>() -> jsonschema::ValidationOptions<'i> {
 
 fn build(raw: &Value) -> Result<Validator, Problem> {
     options().build(raw).map_err(|error| {
+        let place = error.instance_path().as_str();
+        if place.ends_with("/type") {
+            let given = error.instance().as_str().unwrap_or_default();
+            let near = suggest::hint(given, TYPES);
+            let types = TYPES.join(", ");
+            return bounds::fault(place, format!("not a type{near}; the types are {types}"));
+        }
         let message = text::head(&error.to_string(), 300);
         let linear = if message.contains("regex") {
             " (no look-around, no back-references: patterns take linear time)"
         } else {
             ""
         };
-        bounds::fault(
-            error.instance_path().as_str(),
-            format!("not a valid JSON Schema: {message}{linear}"),
-        )
+        bounds::fault(place, format!("not a valid JSON Schema: {message}{linear}"))
     })
 }
 

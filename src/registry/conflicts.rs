@@ -25,8 +25,6 @@ pub(super) struct Refused {
     pub code: Code,
     /// JSON pointer of the part of the file that is at fault.
     pub pointer: Cow<'static, str>,
-    /// A copy of a builtin's own file: reported as a note, not as a fault.
-    pub harmless: bool,
 }
 
 impl Refused {
@@ -42,7 +40,6 @@ impl Refused {
             message,
             code,
             pointer: pointer.into(),
-            harmless: false,
         }
     }
 }
@@ -91,14 +88,7 @@ pub(super) fn settle_ids(
                 .entry(folded(&tool.manifest.id))
                 .or_default()
                 .push(tool);
-        } else if load::is_builtin_copy(&tool) {
-            let message =
-                "the same manifest is compiled into this binary; this file is not read".to_owned();
-            refused.push(Refused {
-                harmless: true,
-                ..Refused::new(tool, Code::Conflict, message)
-            });
-        } else {
+        } else if !load::is_builtin_copy(&tool) {
             let message =
                 "the namespace 'core' is compiled into toolhost: choose another, for example \
                 custom"

@@ -411,17 +411,11 @@ fn report_refused(
             summary,
             code,
             pointer,
-            harmless,
         } = refused;
         disabled.insert(conflicts::folded(&tool.manifest.id), summary);
-        let severity = if harmless {
-            Severity::Note
-        } else {
-            Severity::Error
-        };
         (
             tool.site.manifest,
-            Problem::new(severity, code, &*pointer, message),
+            Problem::new(Severity::Error, code, &*pointer, message),
             true,
         )
     });
@@ -432,10 +426,7 @@ fn report_refused(
         let Some(report) = by_path.get(&path).map(|index| &mut reports[*index]) else {
             continue;
         };
-        // A note is about a file as a whole: it is a copy of a builtin's.
-        if problem.severity != Severity::Note {
-            load::locate(std::slice::from_mut(&mut problem), &path);
-        }
+        load::locate(std::slice::from_mut(&mut problem), &path);
         report.add(problem);
         if is_refused {
             report.status = Status::Skipped;

@@ -133,15 +133,14 @@ pub fn over_limit(limit: Limit, allowed: u64) -> Fault {
         | Limit::SentBytes
         | Limit::ReceivedBytes => format!("{allowed} bytes"),
     };
-    let (kind, what) = match limit {
+    let name = limit.name();
+    if limit == Limit::InputBytes {
         // The caller can fix this, so it is a caller's error with the exit code of one.
-        Limit::InputBytes => (Kind::ParameterValidationError, "The input is over"),
-        _ => (Kind::ResourceLimitError, "Script exceeded"),
-    };
-    Fault::new(
-        kind,
-        format!("{what} the limit {} ({amount}).", limit.name()),
-    )
+        let message = format!("The input is over the limit {name} ({amount}): send less at once.");
+        return Fault::new(Kind::ParameterValidationError, message);
+    }
+    let message = format!("Script exceeded the limit {name} ({amount}).");
+    Fault::new(Kind::ResourceLimitError, message)
 }
 
 /// The outcome of an envelope: its output, or its error under its own type.

@@ -1,6 +1,7 @@
 //! Reports beforehand why calls of a tool would be refused, from the same decision that a call
 //! obeys.
 
+use super::python;
 use crate::base::json::escape_segment;
 use crate::base::text::{self, printable};
 use crate::base::{files, suggest};
@@ -30,7 +31,8 @@ pub fn tell(
     policies: &policy::Policies,
     machine: &policy::Machine,
     reports: &mut [crate::registry::FileReport],
-) {
+) -> Vec<python::Script> {
+    let mut scripts = Vec::new();
     let policies = snapshot.protect(policies);
     let places: BTreeMap<PathBuf, usize> = reports
         .iter()
@@ -75,7 +77,9 @@ pub fn tell(
         );
         registry::locate(&mut found, &tool.site.manifest);
         report.problems.append(&mut found);
+        scripts.extend(python::Script::new(tool, &decision));
     }
+    scripts
 }
 
 /// What the tool requests and policy refuses.
@@ -229,6 +233,14 @@ fn repositories(tool: &registry::Tool, decision: &policy::Decision) -> Vec<Probl
     }).collect()
 }
 
+/// The beginning of a script.
+pub fn script_text(tool: &registry::Tool) -> Option<Vec<u8>> {
+    let file = files::open(tool.site.script.as_deref()?, OFlag::O_NOFOLLOW).ok()?;
+    let mut text = Vec::new();
+    file.take(MAX_SCRIPT_BYTES).read_to_end(&mut text).ok()?;
+    Some(text)
+}
+
 /// Faults of the script itself: a file that is not a module, or an entry point that the script does
 /// not name.
 fn script(tool: &registry::Tool) -> Option<Problem> {
@@ -240,9 +252,7 @@ fn script(tool: &registry::Tool) -> Option<Problem> {
     else {
         return None;
     };
-    let file = files::open(tool.site.script.as_deref()?, OFlag::O_NOFOLLOW).ok()?;
-    let mut text = Vec::new();
-    file.take(MAX_SCRIPT_BYTES).read_to_end(&mut text).ok()?;
+    let text = script_text(tool)?;
     fn error(pointer: &str, message: String) -> Option<Problem> {
         Some(Problem::new(
             Severity::Error,

@@ -116,8 +116,8 @@ pub async fn run(
     })
 }
 
-/// Whether an interpreter really runs behind the layers, shown by a trivial script, run as
-/// `core:run-code` would. Answers the version that the interpreter reports.
+/// Whether an interpreter really runs behind the layers, shown by a trivial script. Answers the
+/// version that the interpreter reports.
 pub async fn starts(launchers: &Arc<Launchers>, runtime: &Runtime) -> Result<String, String> {
     let source = match runtime.language {
         Language::Python => "import json, platform\nprint(json.dumps(platform.python_version()))\n",
@@ -125,6 +125,17 @@ pub async fn starts(launchers: &Arc<Launchers>, runtime: &Runtime) -> Result<Str
         Language::Bun => "console.log(JSON.stringify(Bun.version))\n",
         Language::Wasm => return Err("wasm runs in this binary".to_owned()),
     };
+    let version = run_source(launchers, runtime, source, b"{}").await?;
+    Ok(serde_json::from_str(&version).unwrap_or(version))
+}
+
+/// Runs a script of our own as `core:run-code` would, without a grant. Answers its JSON text.
+pub async fn run_source(
+    launchers: &Arc<Launchers>,
+    runtime: &Runtime,
+    source: &str,
+    input: &[u8],
+) -> Result<String, String> {
     let per_call = PerCall {
         timeout_ms: TIMEOUT_MS,
         source: Some(source.to_owned()),
@@ -137,19 +148,16 @@ pub async fn starts(launchers: &Arc<Launchers>, runtime: &Runtime) -> Result<Str
     let events = ToolSender::unheard();
     let scripts = Scripts::new(launchers.clone());
     let outcome = scripts
-        .run_once(None, &confinement, b"{}", Instant::now(), &events)
+        .run_once(None, &confinement, input, Instant::now(), &events)
         .await;
     match outcome {
         Ok((
             Outcome {
-                ending: Ending::Answered(version),
+                ending: Ending::Answered(answer),
                 ..
             },
             _,
-        )) => {
-            let version = version.small().unwrap_or_default();
-            Ok(serde_json::from_str(version).unwrap_or_else(|_| version.to_owned()))
-        }
+        )) => Ok(answer.head(usize::MAX).to_owned()),
         Ok((outcome, _)) => Err(format!(
             "{:?}; {}",
             outcome.ending,

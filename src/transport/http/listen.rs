@@ -77,14 +77,20 @@ pub enum Socket {
 
 impl Listener {
     pub async fn bind(address: &Address) -> Result<Listener, String> {
-        let failed = |e: io::Error| format!("--http {address}: {e}");
-        match address {
-            Address::Tcp(address) => TcpListener::bind(address)
-                .await
-                .map(Listener::Tcp)
-                .map_err(failed),
-            Address::Unix(path) => unix(path).map_err(failed),
-        }
+        let bound = match address {
+            Address::Tcp(address) => TcpListener::bind(address).await.map(Listener::Tcp),
+            Address::Unix(path) => unix(path),
+        };
+        bound.map_err(|e| {
+            let fix = match (e.kind(), address) {
+                (io::ErrorKind::AddrInUse, Address::Tcp(address)) => format!(
+                    ": another program listens there; port 0 takes a free one (--http {}:0)",
+                    address.ip()
+                ),
+                _ => String::new(),
+            };
+            format!("--http {address}: {e}{fix}")
+        })
     }
 
     /// The bound address: for port 0 the kernel chose the port.

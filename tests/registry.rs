@@ -265,10 +265,7 @@ fn core_is_compiled_in() {
             (Code::Conflict, Severity::Error)
         );
     }
-    assert_eq!(
-        report(&registry, &copy).problems[0].severity,
-        Severity::Note
-    );
+    assert!(report(&registry, &copy).problems.is_empty());
 }
 
 #[test]

@@ -52,7 +52,15 @@ pub struct Args {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+    /// Show every layer, attempt and setting, too
+    #[arg(long)]
+    pub all: bool,
 }
+
+/// What is shown without `--all`.
+const SHORT: [&str; 6] = [
+    "refused", "fixes", "runtimes", "indexes", "auditLog", "policies",
+];
 
 pub fn run(settings: &Settings, args: &Args) -> anyhow::Result<ExitCode> {
     let launchers = Arc::new(host::launchers(settings)?);
@@ -67,10 +75,11 @@ pub fn run(settings: &Settings, args: &Args) -> anyhow::Result<ExitCode> {
         "Every sandbox layer is active."
     };
     words::answer(&report, args.json, || {
-        format!(
-            "{head}\n{}",
-            words::render(&audit::with_results(&report), &TABLES)
-        )
+        let mut shown = audit::with_results(&report);
+        if let Some(fields) = shown.as_object_mut().filter(|_| !args.all) {
+            fields.retain(|name, value| SHORT.contains(&name.as_str()) && !words::is_empty(value));
+        }
+        format!("{head}\n{}", words::render(&shown, &TABLES))
     });
     Ok(exit.into())
 }

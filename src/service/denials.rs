@@ -9,7 +9,7 @@ use crate::egress::protocol::{RefusalReason, TrafficEvent, TrafficKind};
 use crate::executor::{Attempt, Denial, Ending, NEVER, Operation};
 use crate::fault::{Fault, Kind};
 use crate::manifest::host::{self, HostPattern};
-use crate::manifest::{self, RequestedAccess, ToolPaths};
+use crate::manifest::{self, Handler, RequestedAccess, ToolPaths};
 use crate::policy::base_view::KERNEL;
 use crate::policy::{self, Narrower, Verdict};
 use crate::quantity::Limit;
@@ -39,6 +39,16 @@ pub(super) struct DenialContext<'a> {
     /// For a person who asks for an explanation: the files and folders of this host, for which no
     /// grant is proposed.
     pub own: Option<Vec<PathBuf>>,
+}
+
+impl DenialContext<'_> {
+    /// A script that is run as a whole, and does not speak of standard input.
+    fn reads_no_arguments(&self) -> bool {
+        let Handler::Script { entry_point, .. } = &self.tool.manifest.handler else {
+            return false;
+        };
+        entry_point.is_none() && !self.script.is_empty() && !self.script.contains("stdin")
+    }
 }
 
 /// What was refused, each once. Texts are as the tool gave them: secrets are not hidden yet,
@@ -349,8 +359,9 @@ pub(super) fn hints(
     printed: u64,
     traffic: &Traffic,
     denials: &[Denial],
-    tool: &str,
+    about: &DenialContext,
 ) -> Hints {
+    let tool = &about.tool.manifest.id;
     match fault.kind {
         Kind::TimeoutError if printed > 0 => {
             let left = "if that was its answer, a thread or timer that it left running kept it \
@@ -391,7 +402,12 @@ pub(super) fn hints(
     let package = (fault.kind == Kind::ScriptError)
         .then(|| missing_package(&words, tool))
         .flatten();
-    let anyone = [self::words(traffic), said, package]
+    let arguments = (fault.kind == Kind::ScriptError && about.reads_no_arguments()).then(|| {
+        "A script gets its arguments as JSON on standard input. With `\"entryPoint\": \"NAME\"` in \
+         the handler of its manifest, its function NAME gets them."
+            .to_owned()
+    });
+    let anyone = [self::words(traffic), said, package, arguments]
         .into_iter()
         .flatten()
         .reduce(join);

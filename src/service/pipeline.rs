@@ -837,11 +837,12 @@ fn output_of(
     // The text of the script that ran, to find names in it; empty if it cannot be read.
     let is_refused =
         !outcome.attempts.is_empty() || traffic.events.iter().any(|event| event.refused.is_some());
+    let is_read = is_refused || matches!(outcome.ending, Ending::Exited { .. });
     let text = target
         .site
         .script
         .as_deref()
-        .filter(|_| is_refused)
+        .filter(|_| is_read)
         .and_then(|script| {
             let file = files::open(script, OFlag::O_NOFOLLOW).ok()?;
             files::whole(file, MIB).ok()?
@@ -875,8 +876,7 @@ fn output_of(
         _ => Some(json!({"success": true, "logs": logs})),
     };
     let output = output::answer_of(outcome.ending, logs, &printed_lines).map_err(|fault| {
-        let (anyone, person) =
-            denials::hints(&fault, printed, &traffic, &observed, &tool.manifest.id);
+        let (anyone, person) = denials::hints(&fault, printed, &traffic, &observed, &about);
         let details = [fault.details.clone(), anyone]
             .into_iter()
             .flatten()

@@ -524,3 +524,67 @@ fn an_example_that_does_not_fit_is_shown_to_no_model_and_a_caller_without_an_ent
         "{out}{err}"
     );
 }
+
+/// (the script, the parameters that its manifest declares, what `check` says). Nothing of a script
+/// is run, whatever it does when it is imported.
+const PARSED: [(&str, &str, &str); 8] = [
+    ("def run(x):\n    return x\n", "x", ""),
+    ("def run(x, y=1, *, z=2):\n    return x\n", "x", ""),
+    ("def run(**more):\n    return 1\n", "x", ""),
+    (
+        "raise SystemExit(open('/etc/passwd'))\ndef run(x): return x\n",
+        "x",
+        "",
+    ),
+    ("def run(x:\n    return x\n", "x", "line 1: SyntaxError"),
+    (
+        "return 1\ndef run(x): return x\n",
+        "x",
+        "line 1: SyntaxError",
+    ),
+    (
+        "def run(y=1):\n    return y\n",
+        "x",
+        "run() does not take 'x'",
+    ),
+    ("def run(x, y):\n    return y\n", "x", "run() needs 'y'"),
+];
+
+#[test]
+fn python_scripts_are_parsed_and_not_run() {
+    let host = host();
+    for (at, (script, parameter, _)) in PARSED.iter().enumerate() {
+        host.tool(
+            &format!("t:p{at}"),
+            json!({
+                "handler": {
+                    "type": "external-script",
+                    "language": "python",
+                    "scriptPath": format!("p{at}/main.py"),
+                    "entryPoint": "run",
+                },
+                "parameters": {
+                    "type": "object",
+                    "properties": { *parameter: { "type": "integer", "description": "a number" } },
+                },
+            }),
+        );
+        let path = host.path(&format!("user_scripts/p{at}/main.py"));
+        assert!(path.exists(), "{}", path.display());
+        fs::write(path, script).unwrap();
+    }
+    let problems_of = host.problems();
+    for (at, (script, _, words)) in PARSED.iter().enumerate() {
+        let problems = problems_of(&format!("p{at}.tool.json"));
+        let messages: Vec<&str> = problems
+            .iter()
+            .map(|problem| problem["message"].as_str().unwrap())
+            .collect();
+        assert_eq!(
+            messages.len(),
+            usize::from(!words.is_empty()),
+            "{script}: {messages:?}"
+        );
+        assert!(messages.concat().contains(words), "{script}: {messages:?}");
+    }
+}

@@ -65,7 +65,6 @@ pub fn tell(
         found.extend(repositories(tool, &decision));
         found.extend(no_folder(tool));
         found.extend(script(tool));
-        found.extend(typescript(tool, &decision));
         // What is not pinned, and other remarks about packages.
         let warnings = decision
             .notes
@@ -310,34 +309,6 @@ fn no_module(text: &[u8]) -> Option<String> {
         return crate::executor::wasm::text_fault(text);
     }
     None
-}
-
-/// TypeScript needs a Node that strips types.
-fn typescript(tool: &registry::Tool, decision: &policy::Decision) -> Option<Problem> {
-    let runtime = decision.grants.runtime.as_ref()?;
-    let script = tool.site.script.as_deref()?;
-    let is_typescript = Language::of_file_name(script.to_str()?) == [Language::Bun];
-    let fails =
-        runtime.language == Language::Nodejs && is_typescript && !strips_types(&runtime.version);
-    let message = format!(
-        "Node {} does not run TypeScript, so calls fail here: use Node 22.18, 23.6 or later, or \
-        \"language\": \"bun\"",
-        runtime.version
-    );
-    fails.then(|| {
-        Problem::new(
-            Severity::Warning,
-            Code::Dependency,
-            "/handler/language",
-            message,
-        )
-    })
-}
-
-/// Whether this Node runs TypeScript by itself (nodejs.org/api/typescript.html, "Type stripping").
-fn strips_types(version: &str) -> bool {
-    let version = semver::Version::parse(version.trim_start_matches('v'));
-    version.is_ok_and(|v| (v.major, v.minor) >= (23, 6) || (v.major == 22 && v.minor >= 18))
 }
 
 fn verdict_in_words(

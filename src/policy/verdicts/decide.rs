@@ -276,6 +276,11 @@ impl Case<'_> {
         let runtime = language.and_then(|language| {
             runtime::runtime_of(language, self.ceilings.policy, self.machine, answers)
         });
+        answers.lacks.extend(
+            runtime
+                .as_ref()
+                .and_then(|runtime| runtime::missing_types(runtime, site)),
+        );
         let requires_cgroup = self.ceilings.policies().any(|policy| policy.require_cgroup);
         if requires_cgroup && !self.machine.cgroup && language.is_some() {
             let words = "exact accounting by a cgroup, which the policy requires";

@@ -24,20 +24,15 @@ pub fn limits_of(
         let (ceiling, from) = bounds
             .min_by_key(|(value, _)| *value)
             .unwrap_or_else(|| limit_of(limit, ceilings.policy));
-        let (asked, usual, most) = match limit {
-            // A tool that requests no time gets the built-in default, not the ceiling.
-            Limit::TimeoutMs => (
-                manifest.execution.timeout_ms,
-                limit.built_in_default(),
-                ceiling.min(usual_ms),
-            ),
-            _ => (manifest.limits.get(&limit).copied(), ceiling, ceiling),
+        let (asked, most) = match limit {
+            Limit::TimeoutMs => (manifest.execution.timeout_ms, ceiling.min(usual_ms)),
+            _ => (manifest.limits.get(&limit).copied(), ceiling),
         };
         let verdict = LimitVerdict {
             limit,
             asked,
             ceiling,
-            effective: asked.unwrap_or(usual).min(most),
+            effective: asked.unwrap_or(most).min(most),
             clamped: asked.is_some_and(|asked| asked > ceiling),
             from,
             enforced_by: enforced_by(limit, cgroup),

@@ -4,7 +4,7 @@ use super::machine::Machine;
 use super::shape::{Program, Runtime};
 use super::verdict::{Answers, Narrower, Need, RequestKind, Verdict};
 use crate::base::layer::Layer;
-use crate::manifest::Language;
+use crate::manifest::{Language, ToolPaths};
 use crate::policy::grammar::{NamedRuntime, Policy};
 
 const WITHOUT_WASI: &str = "this toolhost was built without WASI (its cargo feature `wasi`)";
@@ -90,6 +90,26 @@ fn find(
             language.name()
         ),
         words: "not found on this host's PATH",
+    })
+}
+
+/// TypeScript needs a Node that strips types by itself (nodejs.org/api/typescript.html, "Type
+/// stripping").
+pub fn missing_types(runtime: &Runtime, site: &ToolPaths) -> Option<Need> {
+    let script = site.script.as_deref()?.to_str()?;
+    let is_typescript = Language::of_file_name(script) == [Language::Bun];
+    if runtime.language != Language::Nodejs || !is_typescript {
+        return None;
+    }
+    let version = semver::Version::parse(runtime.version.trim_start_matches('v'));
+    let strips =
+        version.is_ok_and(|v| (v.major, v.minor) >= (23, 6) || (v.major == 22 && v.minor >= 18));
+    (!strips).then(|| {
+        let words = format!(
+            "Node 22.18, 23.6 or later (here {}), or \"language\": \"bun\", to run TypeScript",
+            runtime.version
+        );
+        Need::new("/handler/language", words)
     })
 }
 

@@ -119,7 +119,12 @@ def find(module, entry, file):
         inside = isinstance(found, type) and made_here(found, module)
         names = {name: v for base in reversed(found.__mro__) for name, v in vars(base).items()} if inside else {}
     if not callable(found):
-        raise Mend(f"'{entry}' in {file} is {a(found)}, not a function")
+        # The `@tool` of many frameworks makes an object that holds the function.
+        held = [v for v in getattr(found, "__dict__", {}).values() if isinstance(v, FUNCTION)]
+        held = {id(v): v for v in held if v.__globals__ is vars(module) and v.__name__ == entry.split('.')[-1]}
+        if len(held) != 1:
+            raise Mend(f"'{entry}' in {file} is {a(found)}, not a function; write a function that calls it, and name that")
+        return held.popitem()[1]
     if not own(found, module, entry):
         raise Mend(
             f"'{entry}' is not defined in {file}, which has it from another module; write a function there"

@@ -463,6 +463,7 @@ fn whole(report: &Value) -> String {
         ask["rule"] = Value::Null;
         ask["place"] = Value::Null;
     }
+    list_packages(&mut rest);
     let last = rest.as_object_mut().map(|fields| {
         fields.retain(|name, value| {
             !NOT_SHOWN.contains(&name.as_str())
@@ -487,32 +488,87 @@ fn whole(report: &Value) -> String {
     )
 }
 
-/// Every tool, written one after the other: texts with a line between, or `{"tools": […]}`.
+/// Packages are listed one a line; JSON has their hashes, too.
+fn list_packages(report: &mut Value) {
+    shorten_packages(report);
+    let kept = &mut report[policy::audit::KEPT_PACKAGES];
+    let resolved = kept["resolved"].take();
+    let built = kept["built"]["about"]["packages"].take();
+    let packages = if built.is_null() { resolved } else { built };
+    report["installedPackages"] = packages;
+}
+
+/// Each package of the report as `name version`.
+fn shorten_packages(value: &mut Value) {
+    if value.get("hashes").is_some() {
+        *value = json!(format!(
+            "{} {}",
+            word(&value["name"]),
+            word(&value["version"])
+        ));
+    }
+    match value {
+        Value::Array(items) => items.iter_mut().for_each(shorten_packages),
+        Value::Object(fields) => fields.values_mut().for_each(shorten_packages),
+        _ => {}
+    }
+}
+
+/// Every tool: a table of what each may touch, or `{"tools": […]}`, written one after the other.
 fn all(known: &host::Tools, json: bool, out: &mut dyn Write) -> io::Result<()> {
     let tools = known.tools();
-    if tools.is_empty() && !json {
+    let entries = tools.iter().map(|tool| {
+        let decision = known.foreseen(tool, &known.policies, &known.machine);
+        entry(&decision, &tool.manifest)
+    });
+    if json {
+        write!(out, "{{\"tools\": [\n")?;
+        for (at, entry) in entries.enumerate() {
+            let between = if at > 0 { ",\n" } else { "" };
+            write!(out, "{between}{}", pretty(&entry).trim_end())?;
+        }
+        return writeln!(out, "\n]}}");
+    }
+    if tools.is_empty() {
         return writeln!(out, "No tools are loaded.");
     }
-    let (head, between, end) = if json {
-        ("{\"tools\": [\n", ",\n", "\n]}\n")
-    } else {
-        ("", "\n\n", "\n")
+    let rows: Vec<Value> = entries.map(|entry| row(&entry)).collect();
+    let columns = ["tool", "read", "write", "hosts", "secrets", "packages"];
+    write!(out, "{}", words::table(&rows, &columns, &["refused"]))?;
+    writeln!(
+        out,
+        "`toolhost audit TOOL` shows one tool, `--json` all of each."
+    )
+}
+
+/// What one tool may touch, in a few words.
+fn row(entry: &Value) -> Value {
+    let granted = |kind: &str| {
+        let asks = list(&entry["asks"]).iter();
+        let granted = asks.filter(|ask| ask["what"] == kind && ask["effective"].is_string());
+        granted.filter_map(|ask| ask["asked"].as_str()).collect()
     };
-    write!(out, "{head}")?;
-    for (at, tool) in tools.iter().enumerate() {
-        let text = one(
-            &known.foreseen(tool, &known.policies, &known.machine),
-            &tool.manifest,
-            json,
-        );
-        write!(
-            out,
-            "{}{}",
-            if at > 0 { between } else { "" },
-            text.trim_end()
-        )?;
+    let secrets = list(&entry["secrets"]).iter();
+    let refused = &entry["refused"];
+    json!({
+        "tool": entry["tool"],
+        "read": few(granted("read")),
+        "write": few(granted("write")),
+        "hosts": few(granted("host")),
+        "secrets": few(secrets.filter_map(|secret| secret["name"].as_str()).collect()),
+        "packages": few(granted("package")),
+        "refused": refused["type"].as_str().map(|kind| format!("{kind}: {}", word(&refused["message"]))),
+    })
+}
+
+/// The first, and how many more there are.
+fn few(granted: Vec<&str>) -> String {
+    match granted[..] {
+        [] => "-".to_owned(),
+        ["(default)"] => "own folder".to_owned(),
+        [one] => one.to_owned(),
+        [first, ..] => format!("{first} +{}", granted.len() - 1),
     }
-    write!(out, "{end}")
 }
 
 /// `read:out/x.csv` → `read:/here/out/x.csv`: a relative path starts at the current folder, as it

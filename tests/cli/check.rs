@@ -354,7 +354,9 @@ fn what_no_call_could_do_is_reported_by_check_list_and_audit() {
         );
         let verdict = audit
             .lines()
-            .find(|line| line.starts_with(&format!("{id}@1.0.0: a call is refused: ")));
+            .skip_while(|line| !line.trim_start().starts_with(&format!("{id}@1.0.0 ")))
+            .nth(1)
+            .filter(|line| line.trim_start().starts_with("refused: "));
         assert!(
             verdict.is_some_and(|line| line.contains(words)),
             "{more}: {audit}"

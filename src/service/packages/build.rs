@@ -421,7 +421,6 @@ impl Packages {
             Ok(done) => done?,
             Err(_) => installing.await?,
         }
-        report("checking what the build made");
         let ecosystem = need.wanted.ecosystem;
         let places = need.wanted.places();
         let examined = apart(move || Store::examine(work, layout, ecosystem, &places)).await?;

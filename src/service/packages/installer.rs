@@ -4,7 +4,7 @@
 
 use super::need::{LineSink, Need, Published, program, unusable, use_built};
 use crate::base::{lock, text};
-use crate::executor::{self, Ending, Event, Executor};
+use crate::executor::{self, Ending, Executor};
 use crate::fault::{Fault, Kind};
 use crate::manifest::{self, Manifest, ToolPaths};
 use crate::packages::Index;
@@ -130,6 +130,15 @@ impl Installer<'_> {
         };
         let into = self.work.join(into);
         let network = !["install", "translate", "list"].contains(&what);
+        // A client gets each message, so these do not grow with the packages.
+        match what {
+            "resolve" | "translate" => (self.report)("choosing the versions"),
+            "fetch" => {
+                let packages = wanted.packages.len();
+                (self.report)(&format!("fetching and installing {packages} package(s)"));
+            }
+            _ => {}
+        }
         std::fs::create_dir_all(&into).map_err(unusable)?;
         let mut order = json!({
             "do": what,
@@ -336,7 +345,7 @@ impl Installer<'_> {
         }
     }
 
-    /// One run, with its lines as they come. It is cancelled when a connection is refused.
+    /// One run. It is cancelled when a connection is refused.
     async fn run_watched(
         &self,
         process: &dyn Executor,
@@ -347,7 +356,6 @@ impl Installer<'_> {
         let (events, mut heard) = executor::channel(context.deadline.clone());
         let mut refused = false;
         let mut looks = tokio::time::interval(POLL_INTERVAL);
-        let hidden = self.work.display().to_string();
         let ended = {
             let mut running = process.run(context, call, &events);
             loop {
@@ -360,11 +368,8 @@ impl Installer<'_> {
                             context.cancel.cancel();
                         }
                     }
-                    Some(event) = heard.next_event() => {
-                        if let Event::Log(line) = event {
-                            (self.report)(&record.log(&line.replace(&hidden, "")));
-                        }
-                    }
+                    // Its lines stand in the outcome, for a failure.
+                    Some(_) = heard.next_event() => {}
                     ended = &mut running => break ended,
                 }
             }

@@ -12,7 +12,7 @@ use crate::fault::{Fault, Kind};
 use crate::registry;
 use crate::service::{
     self, Answer, Approver, Arguments, Ask, CallRequest, Caller, Event, LIMIT, Question, Report,
-    Service, Sink, Verbose,
+    Reporting, Service, Sink, Verbose,
 };
 use futures_util::future::BoxFuture;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -81,8 +81,11 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         id: Some(id.clone()),
         label: args.user.clone(),
         timeout_ms: args.timeout_ms,
-        explain: args.explain,
-        verbose: args.verbose,
+        reporting: Reporting {
+            explain: args.explain,
+            verbose: args.verbose,
+            ..reporting()
+        },
         ..request(&args.tool, given)
     };
     let ended = runtime.block_on(async {
@@ -125,8 +128,15 @@ pub(super) fn request(tool: &str, arguments: Arguments) -> CallRequest {
     let request = CallRequest::new(Caller::operator(host::login()), tool, arguments);
     CallRequest {
         approver: approver(),
-        trace: host::trace(),
+        reporting: reporting(),
         ..request
+    }
+}
+
+fn reporting() -> Reporting {
+    Reporting {
+        trace: host::trace(),
+        ..Reporting::default()
     }
 }
 
@@ -349,6 +359,7 @@ pub(super) fn ended(report: &Report, explained: bool) -> ExitCode {
     if !explained {
         // The error itself names the limit.
         let denials = report
+            .observed
             .denials
             .observed
             .iter()
@@ -370,7 +381,7 @@ fn render_denial(denial: &Denial) -> String {
 /// What `--explain` adds: everything that was refused, with the line that would request it, and
 /// what was not observed. `said`: what the failure says already.
 fn explain(report: &Report, said: &str) -> String {
-    let all = report.denials.observed.len();
+    let all = report.observed.denials.observed.len();
     let denied_words = if all == 1 {
         "access was denied"
     } else {
@@ -378,6 +389,7 @@ fn explain(report: &Report, said: &str) -> String {
     };
     let mut lines = vec![format!("{}: {all} {denied_words}", report.tool)];
     let (absent, told): (Vec<_>, Vec<_>) = report
+        .observed
         .denials
         .observed
         .iter()
@@ -396,6 +408,7 @@ fn explain(report: &Report, said: &str) -> String {
     }
     lines.extend(
         report
+            .observed
             .denials
             .not_observed
             .iter()
@@ -413,9 +426,9 @@ pub(super) fn background(report: &Report, live: &[String]) -> String {
     }
     let known = json!({
         "log": if live == report.logs { &[] } else { &report.logs[..] },
-        "layers": report.layers,
-        "files": report.artifacts,
-        "usage": report.usage,
+        "layers": report.observed.layers,
+        "files": report.observed.artifacts,
+        "usage": report.observed.usage,
         "digests": report.digests,
         "call": report.id,
     });

@@ -8,7 +8,7 @@ use crate::base::json::Text;
 use crate::base::text;
 use crate::manifest::Example;
 use crate::registry;
-use crate::service::{Arguments, CallRequest, Report, Service, Sink};
+use crate::service::{Arguments, Report, Service, Sink};
 use serde_json::Value;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -135,8 +135,8 @@ async fn try_example(
 ) -> Result<(), String> {
     service.catalog.prepare(&tool.reference()).await;
     let exactly = format!("{}@={}", tool.manifest.id, tool.manifest.version);
-    let request = call::request(&exactly, Arguments::Value(example.input.clone()));
-    let request = CallRequest { verbose, ..request };
+    let mut request = call::request(&exactly, Arguments::Value(example.input.clone()));
+    request.reporting.verbose = verbose;
     let report = service.call(request, Sink::none()).await;
     if verbose {
         let what = text::printable(&format!("{}: {}", tool.reference(), example.description));
@@ -153,7 +153,9 @@ async fn try_example(
         None => Err(told()),
         // A failed call fails its example, unless the tool answers with envelopes and a failure is
         // expected.
-        Some(expected) if failed && !(report.speaks_envelope && expected["success"] == false) => {
+        Some(expected)
+            if failed && !(report.delivery.speaks_envelope && expected["success"] == false) =>
+        {
             Err(format!("the call failed; expected {expected}\n{}", told()))
         }
         Some(expected) => {
@@ -176,7 +178,7 @@ async fn answer(report: &Report) -> Value {
         Some(answer) => answer.read(false, Text::value).await.ok(),
         None => None,
     };
-    if !report.speaks_envelope {
+    if !report.delivery.speaks_envelope {
         return output.unwrap_or_default();
     }
     let mut report = report.clone();

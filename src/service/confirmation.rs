@@ -6,6 +6,7 @@
 //! distinguished, a caller cannot approve its own call, unless every policy that requires approval
 //! allows that.
 
+use super::callers::Rights;
 use super::calls::{Calls, OpenQuestion};
 use super::quota::Limiter;
 use super::record::CallRecord;
@@ -131,7 +132,7 @@ impl Confirmations {
         Ok(answered.await.unwrap_or(Answer::Nobody))
     }
 
-    /// Asks a person to approve the call, which waits without a slot. `Ok`: somebody approved it.
+    /// Asks a person to approve the call, which has no slot while it waits. `Ok`: somebody approved it.
     pub(super) async fn ask(
         &self,
         target: &Decided,
@@ -139,17 +140,17 @@ impl Confirmations {
         stream: &mut EventStream,
         record: &mut CallRecord,
     ) -> Result<(), Fault> {
-        if record.hides_unmarked() {
+        let call = &target.found.call;
+        if target.redaction.hides_unmarked {
             let message =
                 "A person must agree to this call, and would not see all of its arguments.";
             let details =
                 "Send only members that the parameters of the tool declare, and fewer values.";
             return Err(Fault::new(Kind::ParameterValidationError, message).details(details));
         }
-        let question = self.question(target, record);
-        record.step_aside();
+        let question = self.question(target);
         let _open = self.begin()?;
-        self.calls.change(record.id(), |call| call.is_asking = true);
+        self.calls.change(call, |call| call.is_asking = true);
         let by_client = question.why.iter().all(|rule| rule.by_client.is_some());
         let approver = match approver {
             Approver::Client { or, .. } if !by_client => *or,
@@ -179,9 +180,8 @@ impl Confirmations {
                 }
             }
         };
-        self.calls.change(record.id(), |call| {
-            (call.question, call.is_asking) = (None, false)
-        });
+        self.calls
+            .change(call, |call| (call.question, call.is_asking) = (None, false));
         fn not_agreed(rest: &str) -> Fault {
             Fault::new(
                 Kind::AuthorizationError,
@@ -228,18 +228,23 @@ impl Confirmations {
         Err(fault)
     }
 
-    fn question(&self, target: &Decided, record: &CallRecord) -> Question {
+    fn question(&self, target: &Decided) -> Question {
         let decision = &target.decided.decision;
-        let whole = record.shown_arguments();
-        let mut about = json!([target.digest(), target.input, target.source, target.env]);
+        let found = &target.found;
+        let Rights {
+            caller, principal, ..
+        } = &found.rights;
+        let whole = target.redaction.arguments();
+        let code = &target.code;
+        let mut about = json!([target.digest(), target.input, code.source, code.env]);
         about.sort_all_objects();
         let now = jiff::Timestamp::now();
         Question {
-            call: record.id().to_owned(),
-            tool: target.found.tool.reference(),
-            caller: record.caller().to_owned(),
-            through: record.through().map(str::to_owned),
-            label: record.label().map(str::to_owned),
+            call: found.call.clone(),
+            tool: found.tool.reference(),
+            caller: caller.user.clone(),
+            through: Some(principal.clone()).filter(|principal| *principal != caller.user),
+            label: found.label.clone(),
             why: decision.conditions.confirm.clone(),
             not_shown: whole.chars().count().saturating_sub(SHOWN),
             arguments: printable(&text::head(&whole, SHOWN)),

@@ -10,12 +10,12 @@ use super::decision_cache::Rules;
 use super::ledger::Ledger;
 use super::meters::Meters;
 use super::packages::{BuildSettings, Packages};
-use super::pipeline::Pipeline;
+use super::pipeline::{Ended, Pipeline};
 use super::quota::{Limiter, MAX_QUEUED, MAX_RUNNING};
-use super::record::CallRecord;
+use super::record::{CallRecord, RecordSinks};
 use super::refusals::Refusals;
-use super::report::{CallResult, Report};
-use super::request::{CallRequest, Caller, EventStream, Sink};
+use super::report::Report;
+use super::request::{CallRequest, Caller, EventStream, Sink, new_id};
 use super::traces::spans::Traces;
 use crate::fault::{Fault, Kind};
 use crate::registry::{self, Tool};
@@ -103,7 +103,6 @@ impl Service {
                 breakers: breakers.clone(),
                 confirmations: confirmations.clone(),
                 packages: packages.clone(),
-                refusals: refusals.clone(),
                 audit: audit.clone(),
                 ledger: ledger.clone(),
             },
@@ -137,28 +136,43 @@ impl Service {
     /// Runs one call: events go to `sink` while the tool runs, the report comes last. The call
     /// counts as running until its report is dropped (`Report::slot`). Dropping the future cancels,
     /// kills, reaps and records.
-    pub async fn call(&self, request: CallRequest, sink: Sink) -> Report {
-        let mut record = CallRecord::begin(&request, self.traces.of_call(request.trace.clone()));
-        record.sinks.meter = Some(self.meters.of(&request.tool, &self.catalog));
-        let is_unread = request.refused.is_some();
-        let mut stream = EventStream::to(sink);
-        let listed = self.calls.begin(record.id(), &request);
+    pub async fn call(&self, mut request: CallRequest, sink: Sink) -> Report {
+        let id = request.id.take().unwrap_or_else(new_id);
+        let span = self.traces.of_call(request.reporting.trace.take());
+        request.reporting.trace = span.context().cloned();
+        let listed = self.calls.begin(&id, &request);
         let cancelled = listed.cancelled.clone();
-        record.sinks.listed = Some(listed);
-        let running =
-            AssertUnwindSafe(self.pipeline.run(request, &mut stream, &mut record)).catch_unwind();
-        let ended = tokio::select! {
-            biased;
-            ended = running => ended,
-            () = cancelled.cancelled() => Ok(Ok(CallResult::default())),
+        let principal = request.caller.user.clone();
+        let is_unread = request.refused.is_some();
+        // Opened first, so that a refusal is recorded as surely as a run.
+        let entry = self.refusals.open_record(&principal);
+        let refused = entry.as_ref().err().cloned();
+        let meter = self.meters.of(&request.tool, &self.catalog);
+        let sinks = RecordSinks::of_call(span, meter, listed, entry.ok());
+        let mut record = CallRecord::begin(id.clone(), &request, sinks);
+        let mut stream = EventStream::to(sink);
+        let running = async {
+            match refused {
+                Some(fault) => fault.into(),
+                None => {
+                    self.pipeline
+                        .run(id, request, &mut stream, &mut record)
+                        .await
+                }
+            }
         };
-        let ended = ended.unwrap_or_else(|panic| Err(of_panic(&*panic)));
-        let result = ended.unwrap_or_else(CallResult::Failed);
-        let principal = record.principal().to_owned();
+        let Ended { result, slot } = tokio::select! {
+            biased;
+            ended = AssertUnwindSafe(running).catch_unwind() => {
+                ended.unwrap_or_else(|panic| of_panic(&*panic).into())
+            }
+            () = cancelled.cancelled() => Ended::default(),
+        };
         self.refusals.sample(&mut record, result.fault(), is_unread);
-        let ended = record.end(result);
+        let mut ended = record.end(result);
         self.refusals.alert(&ended, &principal);
         stream.finish().await;
+        ended.report.delivery.slot = slot.map(Arc::new);
         ended.report
     }
 }

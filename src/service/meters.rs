@@ -48,11 +48,11 @@ impl Meter {
         within
             .filter(|(bound, _)| *took <= Duration::from_millis(**bound))
             .for_each(|(_, count)| *count += 1);
-        tool.cpu += Duration::from_millis(report.usage.cpu_ms.unwrap_or_default());
+        tool.cpu += Duration::from_millis(report.observed.usage.cpu_ms.unwrap_or_default());
         tool.peak = tool
             .peak
-            .max(report.usage.peak_memory_bytes.unwrap_or_default());
-        for denial in &report.denials.observed {
+            .max(report.observed.usage.peak_memory_bytes.unwrap_or_default());
+        for denial in &report.observed.denials.observed {
             *tool.denials.entry(denial.operation.clone()).or_default() += 1;
         }
     }

@@ -16,6 +16,7 @@ mod decision_cache;
 mod denials;
 mod entry;
 mod exposition;
+mod found;
 pub mod ledger;
 mod meters;
 pub mod metrics;
@@ -24,9 +25,11 @@ pub mod packages;
 mod pipeline;
 pub mod preflight;
 mod quota;
+mod ran;
 mod reading;
 mod record;
 mod redact;
+mod redaction;
 mod refusals;
 mod report;
 mod request;
@@ -35,6 +38,7 @@ pub mod runlog;
 mod script;
 mod secrets;
 mod speakers;
+mod streamed;
 mod target;
 pub mod tool_audit;
 mod traces;
@@ -51,8 +55,8 @@ pub use exposition::Exposition;
 pub use quota::{Limiter, MAX_QUEUED, MAX_RUNNING, Slot};
 pub use report::{CallResult, Digests, Report, Verbose};
 pub use request::{
-    Answer, Approver, Ask, CallRequest, Caller, Event, MAX_NAME_BYTES, Question, RateCharge, Sink,
-    label, new_id, user_name,
+    Answer, Approver, Ask, CallRequest, Caller, Charged, Event, MAX_NAME_BYTES, Question,
+    RateCharge, Reporting, Sink, label, new_id, user_name,
 };
 pub use script::digest_of_script;
 pub use secrets::{TOO_SHORT, credential};

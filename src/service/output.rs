@@ -4,7 +4,7 @@
 
 use crate::base::text::{is_printable, printable};
 use crate::executor::output::STDERR_FAILURE;
-use crate::executor::{ContentPlaces, Ending, ToolAnswer};
+use crate::executor::{Artifact, ContentPlaces, Ending, ToolAnswer};
 use crate::fault::{Fault, Kind};
 use crate::quantity::{Limit, MAX_OBSERVATION_BYTES};
 use base64::Engine;
@@ -21,6 +21,9 @@ const BLOCKS: usize = 200;
 /// sealed, beside the answers, in a message that is bounded too.
 /// The one question that a tool may ask (MCP, "Elicitation").
 pub const ASK_METHOD: &str = "elicitation/create";
+/// Most files in a report: published, and not published.
+const PUBLISHED: usize = 1000;
+const DROPPED: usize = 50;
 const MAX_QUESTIONS: usize = 16;
 const MAX_QUESTION_BYTES: usize = 32 * 1024;
 /// The first bytes of media of these types.
@@ -93,6 +96,41 @@ pub fn answer_of(ending: Ending, logs: &[String], printed: &[String]) -> Result<
         Ending::Cancelled => cancelled(),
         Ending::Envelope { told, output } => return open(&told, output),
     })
+}
+
+/// Cuts the files of a call: a tool can write as many as it likes. Those that failed, which fail the
+/// call, come first and are cut last. Returns what was left out.
+pub fn few_files(files: &mut Vec<Artifact>) -> Vec<String> {
+    let (mut published, mut dropped): (Vec<_>, Vec<_>) = std::mem::take(files)
+        .into_iter()
+        .partition(|file| file.published);
+    dropped.sort_by_key(|file| !file.failed);
+    let mut left_out = Vec::new();
+    for (files, most, what) in [
+        (&mut published, PUBLISHED, "were"),
+        (&mut dropped, DROPPED, "were not"),
+    ] {
+        if files.len() > most {
+            left_out.push(format!(
+                "{} more files {what} published",
+                files.len() - most
+            ));
+            files.truncate(most);
+        }
+    }
+    *files = [published, dropped].concat();
+    left_out
+}
+
+/// A line for each file that was not published.
+pub fn missing_files(files: &[Artifact]) -> Vec<String> {
+    let missing = files.iter().filter(|file| !file.published);
+    let lines = missing.map(|file| {
+        let why = file.dropped_because.as_deref();
+        let why = why.unwrap_or("it was dropped");
+        format!("not published: {}: {why}", file.path)
+    });
+    lines.collect()
 }
 
 /// The error of a call that was cancelled, whoever noticed it first.

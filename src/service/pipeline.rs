@@ -5,7 +5,7 @@
 //! not, the call starts over or, where a person approved the previous one, is refused. All else is
 //! in the record, which the stages fill. Nothing runs that could not be recorded first.
 
-use super::arguments::{self, Arguments};
+use super::arguments::Arguments;
 use super::audit::log::Log;
 use super::breaker::Breakers;
 use super::call_ended::Stage;
@@ -13,29 +13,30 @@ use super::callers::Rights;
 use super::catalog::Catalog;
 use super::confirmation::{Confirmations, changed};
 use super::decision_cache::DecisionCache;
+use super::found::FoundTool;
 use super::ledger::Ledger;
-use super::output;
-use super::quota::Limiter;
+use super::quota::{Limiter, Slot};
+use super::ran::{Answered, Ran};
 use super::reading::{AnswerRules, ReadAnswer};
-use super::record::CallRecord;
-use super::refusals::Refusals;
+use super::record::{CallRecord, lost_lines, traffic};
+use super::redaction::Redaction;
 use super::report::CallResult;
 use super::request::{CallRequest, Event, EventStream};
-use super::target::{Decided, FoundTool, Targets};
+use super::streamed::StreamedAnswer;
+use super::target::{Decided, Targets};
 use super::traces::context::TraceContext;
-use super::{denials, ledger, packages, preflight, redact, secrets};
-use crate::base::mask::{Hidden, TextStream};
-use crate::base::{files, lock};
-use crate::manifest::Manifest;
+use super::{ledger, packages, preflight, secrets};
+use crate::base::lock;
+use crate::base::mask::Hidden;
+use crate::egress::Traffic;
 use crate::packages::store::EnvironmentLease;
-use crate::quantity::{self, Limit, MIB};
+use crate::quantity;
 use crate::{executor, fault, policy, registry};
-use executor::{Call, CallDeadline, Ending, FromTool, Outcome, Progress, ToolAnswer};
+use executor::{Call, CallDeadline, Ending, FromTool, Outcome, ToolAnswer};
 use fault::{Fault, Kind};
-use nix::fcntl::OFlag;
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// The member of a tool's input with what its client can be asked, and the client's answers.
@@ -48,8 +49,12 @@ const CHANGES: usize = 3;
 
 /// A call that has its slot, with all that is needed to decide it, as often as that takes.
 struct Admitted {
+    id: String,
     request: CallRequest,
     arguments: Arc<Arguments>,
+    slot: Slot,
+    /// What the call does with its network, as the executor notes it.
+    traffic: Arc<Mutex<Traffic>>,
     is_approved: bool,
     environment: Option<EnvironmentLease>,
     /// The tools that have counted this call in their rate.
@@ -66,12 +71,21 @@ struct Prepared {
     time_limit: Option<Duration>,
 }
 
-/// A call whose executor is done.
-struct Ran {
-    decided: Decided,
-    outcome: Outcome,
-    /// Parts of the answer were received.
-    has_parts: bool,
+/// A call that is over. By default somebody cancelled it.
+#[derive(Default)]
+pub(super) struct Ended {
+    pub result: CallResult,
+    /// Kept until the answer is delivered.
+    pub slot: Option<Slot>,
+}
+
+impl From<Fault> for Ended {
+    fn from(fault: Fault) -> Ended {
+        Ended {
+            result: CallResult::Failed(fault),
+            slot: None,
+        }
+    }
 }
 
 enum Run {
@@ -92,35 +106,49 @@ pub(super) struct Pipeline {
     pub breakers: Arc<Breakers>,
     pub confirmations: Arc<Confirmations>,
     pub packages: Arc<packages::Packages>,
-    pub refusals: Arc<Refusals>,
     pub audit: Log,
     pub ledger: Arc<Ledger>,
 }
 
 impl Pipeline {
-    /// The audit log is opened first, so that a refusal is recorded as surely as a run.
     pub async fn run(
         &self,
+        id: String,
         request: CallRequest,
         stream: &mut EventStream,
         record: &mut CallRecord,
+    ) -> Ended {
+        let mut admitted = match self.admit(id, request, record).await {
+            Ok(admitted) => admitted,
+            Err(fault) => return fault.into(),
+        };
+        let result = self.run_admitted(&mut admitted, stream, record).await;
+        Ended {
+            result: result.unwrap_or_else(CallResult::Failed),
+            slot: Some(admitted.slot),
+        }
+    }
+
+    async fn run_admitted(
+        &self,
+        admitted: &mut Admitted,
+        stream: &mut EventStream,
+        record: &mut CallRecord,
     ) -> Result<CallResult, Fault> {
-        record.sinks.entry = Some(self.refusals.open_record(record.principal())?);
-        let mut admitted = self.admit(request, record).await?;
-        let mut decided = self.decide(&admitted, record).await?;
+        let mut decided = self.decide(admitted, Arc::default(), record).await?;
         loop {
             if self
-                .await_next_need(&mut admitted, &decided, stream, record)
+                .await_next_need(admitted, &decided, stream, record)
                 .await?
             {
-                let now = self.decide_again(&admitted, record).await?;
+                let now = self.decide_again(admitted, &decided, record).await?;
                 if now.digest() != decided.digest() {
                     admitted.change()?;
                 }
                 decided = now;
                 continue;
             }
-            match self.attempt(&mut admitted, decided, stream, record).await? {
+            match self.attempt(admitted, decided, stream, record).await? {
                 Attempt::Done(result) => return Ok(*result),
                 Attempt::DecideAgain(now) => decided = *now,
             }
@@ -131,6 +159,7 @@ impl Pipeline {
     /// waits for a slot.
     async fn admit(
         &self,
+        id: String,
         mut request: CallRequest,
         record: &mut CallRecord,
     ) -> Result<Admitted, Fault> {
@@ -139,7 +168,7 @@ impl Pipeline {
             .decisions()?
             .rights(&request.caller, request.label.as_deref());
         record.set_caller(&rights.caller);
-        self.limiter.charge_callers(&rights, request.rate)?;
+        self.limiter.charge_callers(&rights, request.charged.rate)?;
         if let Some(fault) = request.refused.take() {
             let id = request.tool.split('@').next().unwrap_or_default();
             let withheld = fault.kind == Kind::ToolNotFoundError && !rights.may_call(id);
@@ -152,8 +181,12 @@ impl Pipeline {
         let (_, rights, tool) = self.tool(&request, record)?;
         let tools = std::slice::from_ref(&tool.manifest.id);
         let slot = self.limiter.enter(&mut request, &rights, tools).await?;
-        record.report.slot = Some(Arc::new(slot));
+        let traffic = traffic(&rights.principal);
+        record.admitted(&traffic);
         Ok(Admitted {
+            id,
+            slot,
+            traffic,
             arguments: Arc::new(std::mem::take(&mut request.arguments)),
             request,
             is_approved: false,
@@ -190,14 +223,17 @@ impl Pipeline {
     }
 
     /// The whole decision about a call, under the tools and rules of this moment.
-    async fn decide(&self, admitted: &Admitted, record: &mut CallRecord) -> Result<Decided, Fault> {
+    /// `redaction`: that of the decision before this one.
+    async fn decide(
+        &self,
+        admitted: &Admitted,
+        redaction: Arc<Redaction>,
+        record: &mut CallRecord,
+    ) -> Result<Decided, Fault> {
         record.enters(Stage::Decide);
-        let CallRequest {
-            timeout_ms,
-            explain,
-            ..
-        } = admitted.request;
-        let (decisions, rights, tool) = self.tool(&admitted.request, record)?;
+        let request = &admitted.request;
+        let timeout_ms = request.timeout_ms;
+        let (decisions, rights, tool) = self.tool(request, record)?;
         // Until policy is read, a call has at most the time that it or its manifest requests.
         let requested = timeout_ms
             .into_iter()
@@ -208,45 +244,38 @@ impl Pipeline {
         record.found(tool.clone());
         preflight::available(&tool, &decided.decision)?;
         deadline.limit = Duration::from_millis(policy::time_ms(&decided.decision, timeout_ms)?);
-        let input = check_arguments(
-            &tool.manifest,
-            &admitted.arguments,
+        let found = FoundTool {
+            call: admitted.id.clone(),
+            label: request.label.clone(),
+            decisions,
+            rights,
+            tool,
+            decided,
             timeout_ms,
-            &deadline,
-            record,
-        )
-        .await?;
-        rights
-            .accepts(&tool.manifest.id, &input)
-            .inspect_err(|_| record.denied_by = Some(rights.name()))?;
+            explain: request.reporting.explain,
+            deadline,
+        };
+        let arguments = found.check(&admitted.arguments, redaction, record).await?;
+        found
+            .rights
+            .accepts(&found.tool.manifest.id, &arguments.input)
+            .inspect_err(|_| record.denied_by = Some(found.rights.name()))?;
         let targets = Targets {
             catalog: &self.catalog,
             ledger: &self.ledger,
         };
-        targets
-            .decide(
-                FoundTool {
-                    decisions,
-                    rights,
-                    tool,
-                    decided,
-                    timeout_ms,
-                    explain,
-                    deadline,
-                },
-                input,
-                record,
-            )
-            .await
+        targets.decide(found, arguments, record).await
     }
 
     async fn decide_again(
         &self,
         admitted: &Admitted,
+        before: &Decided,
         record: &mut CallRecord,
     ) -> Result<Decided, Fault> {
         self.catalog.read_again().await;
-        self.decide(admitted, record).await
+        let redaction = before.redaction.clone();
+        self.decide(admitted, redaction, record).await
     }
 
     /// Waits for the next thing that this decision needs: a slot, a person, its packages. False: it
@@ -258,15 +287,14 @@ impl Pipeline {
         stream: &mut EventStream,
         record: &mut CallRecord,
     ) -> Result<bool, Fault> {
-        let rights = &target.found.rights;
-        let tools = &target.tools;
-        if record
-            .slot()
-            .is_some_and(|slot| !self.limiter.charge_to(slot, rights, tools))
+        let slot = &mut admitted.slot;
+        if !self
+            .limiter
+            .charge_to(slot, &target.found.rights, &target.tools)
         {
             // Another tool of the target has no free slot now.
-            record.step_aside();
-            self.reacquire_slot(target, record).await?;
+            slot.step_aside();
+            self.reacquire_slot(slot, target).await?;
             return Ok(true);
         }
         // A call whose breaker is open is refused before it waits.
@@ -274,10 +302,11 @@ impl Pipeline {
         if !target.decided.decision.conditions.confirm.is_empty() && !admitted.is_approved {
             record.enters(Stage::Confirm);
             let approver = std::mem::take(&mut admitted.request.approver);
+            slot.step_aside();
             self.confirmations
                 .ask(target, approver, stream, record)
                 .await?;
-            self.reacquire_slot(target, record).await?;
+            self.reacquire_slot(slot, target).await?;
             admitted.is_approved = true;
             return Ok(true);
         }
@@ -291,36 +320,27 @@ impl Pipeline {
                 return Ok(true);
             }
         }
-        self.charge_answer(target, record).await
+        self.charge_answer(&mut admitted.slot, target).await
     }
 
     /// Charges the answer, as the last step before the call runs. Without room, the call
     /// waits without a slot.
-    async fn charge_answer(
-        &self,
-        target: &Decided,
-        record: &mut CallRecord,
-    ) -> Result<bool, Fault> {
+    async fn charge_answer(&self, slot: &mut Slot, target: &Decided) -> Result<bool, Fault> {
         let bytes = target.output_bytes();
         let principal = &target.found.rights.principal;
-        let Some(slot) = record.slot() else {
-            return Ok(false);
-        };
         if self.limiter.charge_answer(slot, principal, bytes) {
             return Ok(false);
         }
         slot.step_aside();
         self.limiter.await_answer(slot, principal, bytes).await?;
-        self.reacquire_slot(target, record).await?;
+        self.reacquire_slot(slot, target).await?;
         Ok(true)
     }
 
     /// Waits for a slot again, at most as long as the call may run. It keeps the slot until its
     /// answer is delivered.
-    async fn reacquire_slot(&self, target: &Decided, record: &mut CallRecord) -> Result<(), Fault> {
-        let (found, Some(slot)) = (&target.found, record.slot()) else {
-            return Ok(());
-        };
+    async fn reacquire_slot(&self, slot: &mut Slot, target: &Decided) -> Result<(), Fault> {
+        let found = &target.found;
         self.limiter
             .reacquire_slot(slot, (&found.rights, &target.tools), found.deadline.limit)
             .await
@@ -391,36 +411,21 @@ impl Pipeline {
     /// The result of a call that ran.
     async fn answer(
         &self,
-        admitted: &Admitted,
+        admitted: &mut Admitted,
         ran: Ran,
         record: &mut CallRecord,
     ) -> Result<CallResult, Fault> {
-        let Ran {
+        let own = ran
+            .decided
+            .found
+            .explain
+            .then(|| self.own_files(&ran.decided));
+        let Answered {
             decided: target,
-            outcome,
-            has_parts,
-        } = ran;
-        let decision = &target.decided.decision;
-        let own = target.found.explain.then(|| {
-            // The manifests and scripts of this host, and the folder of the policy that decided.
-            let policies = decision
-                .governing
-                .file
-                .parent()
-                .filter(|folder| folder.is_absolute())
-                .map(Path::to_path_buf);
-            self.catalog
-                .registry
-                .snapshot()
-                .files
-                .iter()
-                .cloned()
-                .chain(policies)
-                .collect()
-        });
-        let parts = outcome.parts;
-        let (envelope, output) = output_of(outcome, &target, own, has_parts, record)?;
-        record.published()?;
+            envelope,
+            output,
+            is_streamed,
+        } = ran.answered(own, record)?;
         let manifest = target.found.tool.manifest.clone();
         // The parts of a stream are a list, or one text where the tool's answer is declared as
         // that.
@@ -428,11 +433,13 @@ impl Pipeline {
             .output
             .as_ref()
             .is_some_and(|schema| schema.raw["type"] == "string");
+        let conditions = &target.decided.decision.conditions;
         let rules = AnswerRules {
             manifest,
             envelope,
-            mask: record.mask(),
-            joins_texts: parts && (decision.conditions.text_output || is_string),
+            redaction: target.redaction.clone(),
+            is_streamed,
+            joins_texts: is_streamed && (conditions.text_output || is_string),
             max_bytes: target.output_bytes(),
         };
         let found = &target.found.deadline;
@@ -446,17 +453,23 @@ impl Pipeline {
             hid_secrets,
         } = rules.read(output, deadline).await?;
         let bytes = result.answer().map_or(0, ToolAnswer::bytes);
-        record
-            .slot()
-            .into_iter()
-            .for_each(|slot| slot.answered(bytes));
+        admitted.slot.answered(bytes);
         if hid_secrets {
-            record.notes_hidden();
+            record.hid_secrets();
         }
         match result {
             CallResult::Questions(questions) => target.asks(questions, &admitted.request.client),
             other => Ok(other),
         }
+    }
+
+    /// The manifests and scripts of this host, and the folder of the policy that decided.
+    fn own_files(&self, decided: &Decided) -> Vec<PathBuf> {
+        let file = &decided.decided.decision.governing.file;
+        let policies = file.parent().filter(|folder| folder.is_absolute());
+        let files = &self.catalog.registry.snapshot().files;
+        let files = files.iter().cloned();
+        files.chain(policies.map(Path::to_path_buf)).collect()
     }
 
     /// Decides again, unless the decision is fresh. `None`: it holds.
@@ -469,7 +482,7 @@ impl Pipeline {
         if decided.found.deadline.began.elapsed() <= MAX_DECISION_AGE {
             return None;
         }
-        match self.decide_again(admitted, record).await {
+        match self.decide_again(admitted, decided, record).await {
             Ok(now) if now.digest() == decided.digest() => {
                 record.enters(Stage::Run);
                 None
@@ -483,7 +496,7 @@ impl Pipeline {
     async fn confine(
         &self,
         target: &mut Decided,
-        environment: Option<&EnvironmentLease>,
+        admitted: &Admitted,
         record: &mut CallRecord,
     ) -> Result<Option<policy::Confinement>, Fault> {
         let found = &target.found;
@@ -491,14 +504,15 @@ impl Pipeline {
         if decision.identity.in_process {
             return Ok(None);
         }
-        let mut confinement = policy::confine(decision, target.timeout_ms, target.source.take())?;
-        confinement.per_call.script.clone_from(&target.script);
+        let mut confinement =
+            policy::confine(decision, target.timeout_ms, target.code.source.take())?;
+        confinement.per_call.script.clone_from(&target.code.script);
         if found.explain && !confinement.shape.observe {
             Arc::make_mut(&mut confinement.shape).observe = true;
         }
         let written = &found.decisions.snapshot.written;
         ledger::look_back(&mut confinement.shape, Some(&self.ledger), written)?;
-        if let Some(environment) = environment {
+        if let Some(environment) = &admitted.environment {
             packages::use_environment(Arc::make_mut(&mut confinement.shape), environment);
         }
         let left = Duration::from_millis(confinement.per_call.timeout_ms)
@@ -509,10 +523,15 @@ impl Pipeline {
             .iter()
             .flat_map(|grant| grant.from.named_files());
         ledger::check_unwritten(sources, &self.ledger, written)?;
-        confinement.per_call.env = Hidden(std::mem::take(&mut target.env));
-        secrets::provide(&mut confinement, left, record).await?;
+        confinement.per_call.env = Hidden(std::mem::take(&mut target.code.env));
+        let caller = &found.rights.caller.user;
+        let redaction = Arc::make_mut(&mut target.redaction);
+        secrets::provide(&mut confinement, caller, left, redaction).await?;
+        // No log may show the host's own variables.
+        redaction.hide_variables(&confinement.shape);
+        record.redacts(&target.redaction);
         // The tool can continue the trace of its call, if its manifest declares these variables.
-        if let Some(context) = record.context() {
+        if let Some(context) = &admitted.request.reporting.trace {
             for (name, text) in [
                 ("TRACEPARENT", context.parent()),
                 ("TRACESTATE", context.state()),
@@ -554,9 +573,7 @@ impl Pipeline {
         }
         record.enters(Stage::Prepare);
         admitted.count(&self.limiter, &decided)?;
-        let confinement = self
-            .confine(&mut decided, admitted.environment.as_ref(), record)
-            .await?;
+        let confinement = self.confine(&mut decided, admitted, record).await?;
         let decision = &decided.decided.decision;
         let time_limit = match confinement {
             Some(_) => None,
@@ -568,7 +585,7 @@ impl Pipeline {
         record.sends(&decided.input);
         let call = Call {
             manifest: decided.found.tool.manifest.clone(),
-            site: decided.site.clone(),
+            site: decided.code.site.clone(),
             input: std::mem::take(&mut decided.input),
             confinement,
             service: decision.grants.service.clone(),
@@ -576,7 +593,7 @@ impl Pipeline {
         };
         Ok(Prepared {
             call,
-            context: context(decided.found.deadline.clone(), record),
+            context: admitted.context(&decided.found),
             time_limit,
             decided,
         })
@@ -605,7 +622,8 @@ impl Pipeline {
             return Ok(Run::DecideAgain(Box::new(now)));
         }
         record.running()?;
-        let mut answer = StreamedAnswer::new(decided.output_bytes(), context.deadline.clone());
+        let (bytes, redaction) = (decided.output_bytes(), decided.redaction.clone());
+        let mut answer = StreamedAnswer::new(bytes, context.deadline.clone(), redaction);
         let (from_tool, mut received) = executor::channel(context.deadline.clone());
         let ended = {
             let mut running = decided.executor.run(&context, call, &from_tool);
@@ -648,27 +666,41 @@ impl Pipeline {
         }
         answer.flush(record, stream).await?;
         record.enters(Stage::Answer);
-        record.ended(&ended, received.lost());
+        if let Some(line) = lost_lines(received.lost()) {
+            answer.log(&line, record);
+        }
+        record.ended(&ended);
+        let mut outcome = ended?;
+        decided.redaction.apply(&mut outcome);
+        let has_parts = answer.has_parts();
+        if outcome.logs.is_empty() {
+            outcome.logs = answer.logs;
+        }
+        let traffic = lock(&context.traffic).clone();
         Ok(Run::Ended(Box::new(Ran {
             decided,
-            outcome: ended?,
-            has_parts: answer.left < answer.allowed,
+            outcome,
+            traffic,
+            has_parts,
         })))
     }
 }
 
-/// What an executor knows of its call.
-fn context(deadline: CallDeadline, record: &CallRecord) -> executor::Context {
-    let context = executor::Context::new(record.id(), record.caller(), record.traffic());
-    executor::Context {
-        principal: record.principal().to_owned(),
-        deadline,
-        trace: record.context().map(TraceContext::sent).unwrap_or_default(),
-        ..context
-    }
-}
-
 impl Admitted {
+    /// What an executor knows of its call.
+    fn context(&self, found: &FoundTool) -> executor::Context {
+        let Rights {
+            caller, principal, ..
+        } = &found.rights;
+        let trace = self.request.reporting.trace.as_ref();
+        executor::Context {
+            principal: principal.clone(),
+            deadline: found.deadline.clone(),
+            trace: trace.map(TraceContext::sent).unwrap_or_default(),
+            ..executor::Context::new(&self.id, &caller.user, self.traffic.clone())
+        }
+    }
+
     /// Charges the rates of the tools that this call runs, each once, however often it is decided
     /// again.
     fn count(&mut self, limiter: &Limiter, decided: &Decided) -> Result<(), Fault> {
@@ -698,211 +730,4 @@ fn unsettled() -> Fault {
     let message = "The tools or policies of this host kept changing while this call waited, so \
         nothing was run; try again.";
     Fault::new(Kind::ServiceError, message).retryable()
-}
-
-/// The parts of a streamed answer, together at most `outputBytes`. Secrets in them are hidden, also
-/// one that spans two parts.
-struct StreamedAnswer {
-    allowed: u64,
-    left: u64,
-    buffer: TextStream,
-    deadline: CallDeadline,
-}
-
-impl StreamedAnswer {
-    fn new(allowed: u64, deadline: CallDeadline) -> StreamedAnswer {
-        StreamedAnswer {
-            allowed,
-            left: allowed,
-            buffer: TextStream::default(),
-            deadline,
-        }
-    }
-
-    /// Hands on an event of the executor as a transport may see it.
-    async fn push(
-        &mut self,
-        event: executor::Event,
-        record: &mut CallRecord,
-        stream: &mut EventStream,
-    ) -> Result<(), Fault> {
-        stream.push(match event {
-            executor::Event::Log(line) => Event::Log(record.add_log(&line)),
-            executor::Event::Message(level, text) => Event::Message(level, record.add_log(&text)),
-            executor::Event::Progress(progress) => {
-                let message = progress
-                    .message
-                    .as_ref()
-                    .map(|message| record.shown(message));
-                Event::Progress(Progress {
-                    message,
-                    ..progress
-                })
-            }
-            executor::Event::Chunk(part) => {
-                let Some(left) = self.left.checked_sub(part.as_str().len() as u64) else {
-                    self.flush(record, stream).await?;
-                    return Err(output::over_limit(Limit::OutputBytes, self.allowed));
-                };
-                self.left = left;
-                let text = match part.string() {
-                    _ if !stream.is_heard() => return Ok(()),
-                    Some(text) => text,
-                    None => {
-                        self.flush(record, stream).await?;
-                        let mask = record.mask();
-                        let is_long = part.as_str().len() > quantity::LARGE_TEXT_BYTES;
-                        stream.push(Event::Part(
-                            self.deadline
-                                .run(is_long, move || {
-                                    mask.read(part.as_str()).unwrap_or_else(|| part.to_string())
-                                })
-                                .await?,
-                        ));
-                        return Ok(());
-                    }
-                };
-                let is_empty = text.is_empty();
-                let shown = record
-                    .piece(&self.deadline, &mut self.buffer, Some(text))
-                    .await?;
-                if shown.is_empty() && !is_empty {
-                    return Ok(());
-                }
-                Event::Part(shown)
-            }
-        });
-        Ok(())
-    }
-
-    /// Passes on the text that was held back, once no more text can follow it.
-    async fn flush(
-        &mut self,
-        record: &mut CallRecord,
-        stream: &mut EventStream,
-    ) -> Result<(), Fault> {
-        let shown = record.piece(&self.deadline, &mut self.buffer, None).await?;
-        if !shown.is_empty() {
-            stream.push(Event::Part(shown));
-        }
-        Ok(())
-    }
-}
-
-/// The arguments, decoded and checked against the schema. Their secrets are marked before a fault
-/// can quote them.
-async fn check_arguments(
-    manifest: &Arc<Manifest>,
-    arguments: &Arc<Arguments>,
-    timeout_ms: Option<u64>,
-    deadline: &CallDeadline,
-    record: &mut CallRecord,
-) -> Result<Value, Fault> {
-    let long = arguments.are_long();
-    let arguments = arguments.clone();
-    let (given, written) = deadline.run(long, move || arguments.decode()).await??;
-    let given = arguments::with_timeout(manifest, given, timeout_ms);
-    let long = manifest
-        .parameters
-        .as_ref()
-        .is_some_and(|schema| schema.takes_long(&given));
-    let tool = manifest.clone();
-    let (hidden, given) = deadline
-        .run(long, move || (redact::of_arguments(&tool, &given), given))
-        .await?;
-    record.given(hidden);
-    let tool = manifest.clone();
-    let (hidden, input) = deadline
-        .run(long, move || -> Result<(redact::Masked, Value), Fault> {
-            let input = crate::manifest::arguments::check_written(&tool, given, &written)?;
-            Ok((redact::of_arguments(&tool, &input), input))
-        })
-        .await??;
-    record.given(hidden);
-    Ok(input)
-}
-
-/// Turns an outcome into the output, and the envelope if the tool uses one; or into the fault, with
-/// its fix.
-fn output_of(
-    mut outcome: Outcome,
-    target: &Decided,
-    own: Option<Vec<PathBuf>>,
-    has_parts: bool,
-    record: &mut CallRecord,
-) -> Result<(Option<Value>, ToolAnswer), Fault> {
-    let decision = &target.decided.decision;
-    let tool = &target.found.tool;
-    let traffic = lock(&record.traffic()).clone();
-    // The text of the script that ran, to find names in it; empty if it cannot be read.
-    let is_refused =
-        !outcome.attempts.is_empty() || traffic.events.iter().any(|event| event.refused.is_some());
-    let is_read = is_refused || matches!(outcome.ending, Ending::Exited { .. });
-    let text = target
-        .site
-        .script
-        .as_deref()
-        .filter(|_| is_read)
-        .and_then(|script| {
-            let file = files::open(script, OFlag::O_NOFOLLOW).ok()?;
-            files::whole(file, MIB).ok()?
-        });
-    let about = denials::DenialContext {
-        site: &target.site,
-        decision,
-        tool,
-        decisions: &target.found.decisions,
-        script: String::from_utf8_lossy(&text.unwrap_or_default()).into_owned(),
-        arguments: if is_refused {
-            record.shown_arguments()
-        } else {
-            String::new()
-        },
-        own,
-    };
-    let reached = denials::limit_of(&outcome.ending);
-    let set = reached.and_then(|(limit, _)| denials::set_by(limit, decision, target.timeout_ms));
-    let reached = reached.and_then(|reached| denials::limit(reached, decision, set.clone()));
-    let mut observed: Vec<_> = reached.into_iter().collect();
-    observed.extend(denials::observed(&traffic, &outcome.attempts, &about));
-    outcome.denials.observed.extend(observed.iter().cloned());
-    let observed = record.shown_denials(&observed);
-    let (logs, printed_lines) = record.absorb_outcome(&mut outcome);
-    let printed = outcome.usage.output_bytes;
-    let envelope = match &outcome.ending {
-        Ending::Envelope { told, .. } => Some(told.clone()),
-        _ if !target.enveloped => None,
-        _ if logs.is_empty() => Some(json!({"success": true})),
-        _ => Some(json!({"success": true, "logs": logs})),
-    };
-    let output = output::answer_of(outcome.ending, logs, &printed_lines).map_err(|fault| {
-        let (anyone, person) = denials::hints(&fault, printed, &traffic, &observed, &about);
-        let details = [fault.details.clone(), anyone]
-            .into_iter()
-            .flatten()
-            .reduce(|all, more| all + "\n" + &more);
-        let person = fault.person.clone().or(set).or(person);
-        let message = match (fault.kind, &decision.grants.service, has_parts) {
-            (Kind::TimeoutError, Some(_), true) => {
-                "The tool's service sent parts of an answer, but did not end it (`end_of_stream`) \
-                in time."
-                    .to_owned()
-            }
-            (Kind::TimeoutError, Some(_), false) => {
-                "The tool's service did not answer in time.".to_owned()
-            }
-            _ => fault.message.clone(),
-        };
-        // The caller wrote the code of `core:run-code`, and can fix it.
-        let by_caller = fault.by_caller
-            || tool.manifest.id == policy::RUN_CODE && fault.kind == Kind::ScriptError;
-        Fault {
-            message,
-            details,
-            person,
-            by_caller,
-            ..fault
-        }
-    })?;
-    Ok((envelope, output))
 }

@@ -314,7 +314,7 @@ impl Limiter {
         let (bytes, arguments) = weighed.await?;
         request.arguments = arguments;
         let reserved = self.keep_text(&rights.principal, bytes)?;
-        request.body_quota = None;
+        request.charged.body = None;
         let running = self
             .running
             .enter_as(claim(&self.running, rights, tools, true), 1)

@@ -2,7 +2,7 @@
 //! and makes it the text that is sent.
 
 use super::output::{self, OutputKind};
-use super::record::AnswerMask;
+use super::redaction::Redaction;
 use super::report::CallResult;
 use crate::base::json::{self, Text};
 use crate::base::mask::HIDDEN;
@@ -22,7 +22,9 @@ pub(super) struct AnswerRules {
     pub manifest: Arc<Manifest>,
     /// The envelope without its output, if the tool uses one.
     pub envelope: Option<Value>,
-    pub mask: AnswerMask,
+    pub redaction: Arc<Redaction>,
+    /// The answer is made of the parts of a stream: they may hold a secret together.
+    pub is_streamed: bool,
     /// The answer is a list of texts, which are one text.
     pub joins_texts: bool,
     pub max_bytes: u64,
@@ -76,7 +78,7 @@ impl AnswerRules {
             }
             _ => {}
         }
-        let shown = self.mask.read(output.as_str());
+        let shown = self.redaction.answer(output.as_str(), self.is_streamed);
         let hid_secrets = shown.is_some();
         let shown = shown.as_deref().unwrap_or(output.as_str());
         let escaped = if text::is_printable(shown) {

@@ -10,37 +10,28 @@ use super::call_ended::{
 };
 use super::calls::{CallState, OpenCall, Phase};
 use super::meters::Meter;
-use super::quota::Slot;
-use super::redact::{self, RecordArguments};
+use super::redaction::Redaction;
 use super::report::{CallResult, Report};
-use super::request::{CallRequest, Caller, new_id};
+use super::request::{CallRequest, Caller};
 use super::traces::context::TraceContext;
 use super::traces::spans::CallSpan;
 use super::{output, runlog};
 use crate::base::files::Stamp;
-use crate::base::mask::{HIDDEN, Mask, TextStream};
+use crate::base::mask::{HIDDEN, Mask};
 use crate::base::text::{self, cut as cut_to};
 use crate::base::{lock, millis};
 use crate::egress::Traffic;
 use crate::manifest::{Handler, Language};
-use crate::quantity::{LARGE_TEXT_BYTES, Limit};
+use crate::quantity::Limit;
 use crate::{executor, fault, policy, registry};
-use executor::{CallDeadline, Denial, Ending};
+use executor::Ending;
 use fault::{Fault, Kind};
 use serde_json::Value;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-/// Longest target of a denial, and longest line that would request it, characters.
-const TARGET: usize = 200;
-const ASK: usize = 2000;
-/// Longest beginning of a bad output, characters.
-const BAD_OUTPUT: usize = 200;
 /// Most log lines kept from events, where the outcome brings none.
 const EVENT_LINES: usize = 1000;
-/// Most files in a report: published, and not published. A tool can write as many as it likes.
-const FILES: (usize, usize) = (1000, 50);
-
 pub(super) struct CallRecord {
     /// Who authenticated: written once.
     principal: String,
@@ -48,30 +39,57 @@ pub(super) struct CallRecord {
     line: AuditRecord,
     /// The first begins when the request was received.
     stages: Vec<(Stage, Instant)>,
-    /// Where the end of the call is told.
-    pub sinks: RecordSinks,
+    /// Where the end of the call is written.
+    sinks: RecordSinks,
     /// The rule of the file of callers, or of an approval, that refused the call.
     pub denied_by: Option<String>,
-    pub tool: Option<Arc<registry::Tool>>,
-    arguments: ShownArguments,
+    tool: Option<Arc<registry::Tool>>,
+    redaction: Arc<Redaction>,
     /// The policy that decided, and the place of the tool service, if there is one.
     decided: Option<(String, Option<String>)>,
     /// Notes of the last decision and of the call itself.
     notes: policy::Notes,
     /// False: nothing of the tool ran.
-    pub ran: bool,
+    ran: bool,
     run: RunRecord,
     /// What the caller gets, as far as that is known.
     pub report: Report,
 }
 
-/// Where the end of a call is told.
+/// Where the end of a call is written.
 pub(super) struct RecordSinks {
     span: CallSpan,
-    pub meter: Option<Meter>,
-    pub listed: Option<OpenCall>,
+    meter: Option<Meter>,
+    listed: Option<OpenCall>,
     /// The permit to write its line of the audit log, until that is written.
-    pub entry: Option<RecordPermit>,
+    entry: Option<RecordPermit>,
+}
+
+impl RecordSinks {
+    /// For what is only recorded.
+    pub fn of_entry(span: CallSpan, entry: RecordPermit) -> RecordSinks {
+        RecordSinks {
+            span,
+            meter: None,
+            listed: None,
+            entry: Some(entry),
+        }
+    }
+
+    /// For a call: it is also traced, counted and listed. Without an entry it is refused.
+    pub fn of_call(
+        span: CallSpan,
+        meter: Meter,
+        listed: OpenCall,
+        entry: Option<RecordPermit>,
+    ) -> RecordSinks {
+        RecordSinks {
+            span,
+            meter: Some(meter),
+            listed: Some(listed),
+            entry,
+        }
+    }
 }
 
 /// What was seen of a run.
@@ -81,33 +99,6 @@ struct RunRecord {
     bad_output: String,
     /// Filled while the call runs, and read however it ends.
     traffic: Arc<Mutex<Traffic>>,
-}
-
-#[derive(Clone, Default)]
-struct ShownArguments {
-    mask: Mask,
-    /// Only the secrets that this host gives: names of members, and what operators read, are
-    /// searched for these.
-    host: Mask,
-    shown: RecordArguments,
-    /// The argument with the input of a script that the call names: shown once its secrets are
-    /// known.
-    withheld: Option<(String, Value)>,
-    hides_unmarked: bool,
-}
-
-/// Hides secrets in an answer.
-pub(super) struct AnswerMask {
-    mask: Mask,
-    host: Mask,
-    joins: bool,
-}
-
-impl AnswerMask {
-    /// A JSON text with the secrets hidden. `None`: there is nothing to hide.
-    pub fn read(&self, json: &str) -> Option<String> {
-        self.mask.answer(json, &self.host, self.joins)
-    }
 }
 
 struct Confined {
@@ -130,9 +121,8 @@ impl Confined {
 }
 
 impl CallRecord {
-    pub fn begin(request: &CallRequest, span: CallSpan) -> CallRecord {
-        let verbose = request.verbose.then(Box::default);
-        let id = request.id.clone().unwrap_or_else(new_id);
+    pub fn begin(id: String, request: &CallRequest, sinks: RecordSinks) -> CallRecord {
+        let verbose = request.reporting.verbose.then(Box::default);
         fn part(text: &str) -> String {
             cut_to(text, PART)
         }
@@ -141,8 +131,8 @@ impl CallRecord {
             call: id,
             user: request.caller.user.clone(),
             label: request.label.clone(),
-            transaction: request.transaction.as_deref().map(part),
-            trace: span.context().map(TraceContext::id),
+            transaction: request.reporting.transaction.as_deref().map(part),
+            trace: sinks.span.context().map(TraceContext::id),
             tool: part(&request.tool),
             ..AuditRecord::default()
         };
@@ -150,22 +140,16 @@ impl CallRecord {
             principal: request.caller.user.clone(),
             line,
             stages: vec![(Stage::Turn, Instant::now())],
-            sinks: RecordSinks {
-                span,
-                meter: None,
-                listed: None,
-                entry: None,
-            },
+            sinks,
             denied_by: None,
             tool: None,
-            arguments: ShownArguments::default(),
+            redaction: Arc::default(),
             decided: None,
             notes: policy::Notes::default(),
             ran: false,
             run: RunRecord::default(),
             report: Report {
                 verbose,
-                layers: Some(executor::Layers::default()),
                 ..Report::default()
             },
         }
@@ -183,7 +167,8 @@ impl CallRecord {
     pub fn set_caller(&mut self, caller: &Caller) {
         if caller.user != self.line.user {
             self.line.user.clone_from(&caller.user);
-            self.line.through = self.through().map(str::to_owned);
+            let through = Some(&self.principal).filter(|principal| **principal != caller.user);
+            self.line.through = through.cloned();
             self.state(|state| state.caller.clone_from(&caller.user));
         }
     }
@@ -192,21 +177,8 @@ impl CallRecord {
         &self.line.call
     }
 
-    /// Who the call counts as.
-    pub fn caller(&self) -> &str {
-        &self.line.user
-    }
-
     pub fn principal(&self) -> &str {
         &self.principal
-    }
-
-    pub fn through(&self) -> Option<&str> {
-        Some(self.principal.as_str()).filter(|principal| *principal != self.line.user)
-    }
-
-    pub fn label(&self) -> Option<&str> {
-        self.line.label.as_deref()
     }
 
     pub fn approved(&mut self, by: &str) {
@@ -217,8 +189,14 @@ impl CallRecord {
         self.stages.push((stage, Instant::now()));
     }
 
-    pub fn context(&self) -> Option<&TraceContext> {
-        self.sinks.span.context()
+    /// The call has a slot. `traffic`: filled while it runs, and read however it ends.
+    pub fn admitted(&mut self, traffic: &Arc<Mutex<Traffic>>) {
+        self.run.traffic = traffic.clone();
+    }
+
+    /// What hides the secrets that are known from here on.
+    pub fn redacts(&mut self, redaction: &Arc<Redaction>) {
+        self.redaction = redaction.clone();
     }
 
     pub fn found(&mut self, tool: Arc<registry::Tool>) {
@@ -228,53 +206,6 @@ impl CallRecord {
         self.line.version = Some(tool.manifest.version.to_string());
         self.line.manifest = manifest(&tool.site);
         self.tool = Some(tool);
-    }
-
-    /// The arguments as an operator reads them. What a caller brings as secret is hidden where it
-    /// stands, and nowhere else: otherwise a caller could decide what an operator does not see.
-    pub fn shown_arguments(&self) -> String {
-        let shown = self.arguments.shown.to_string();
-        self.arguments.host.record(&shown).unwrap_or(shown)
-    }
-
-    /// Whether more of the arguments is hidden than what a schema marks as secret.
-    pub fn hides_unmarked(&self) -> bool {
-        self.arguments.hides_unmarked
-    }
-
-    /// The arguments with their secrets hidden: noted before they are checked, and again with
-    /// defaults filled in.
-    pub fn given(&mut self, given: redact::Masked) {
-        // What was hidden before stays hidden, whatever is decided now.
-        self.arguments.mask.join(given.mask);
-        (self.arguments.shown, self.arguments.withheld) = (given.shown, given.withheld);
-        self.arguments.hides_unmarked = given.hides_unmarked;
-    }
-
-    /// The script that a call names is found: the schemas of all its manifests say what of its
-    /// input is secret.
-    pub fn script_found<'s>(&mut self, schemas: impl Iterator<Item = &'s Value>, input: &Value) {
-        let ShownArguments {
-            mask,
-            shown: arguments,
-            withheld,
-            hides_unmarked,
-            ..
-        } = &mut self.arguments;
-        let (name, mut shown) = withheld
-            .take()
-            .unwrap_or_else(|| (String::new(), input.clone()));
-        for schema in schemas {
-            let redacted = redact::hide(schema, &shown);
-            mask.join(redacted.mask);
-            shown = redacted.shown;
-            *hides_unmarked |= redacted.hides_unmarked;
-        }
-        if let RecordArguments::Tree(arguments) = arguments
-            && let Some(argument) = arguments.get_mut(&name)
-        {
-            *argument = shown;
-        }
     }
 
     pub fn decided(&mut self, decision: &policy::Decision, notes: policy::Notes) {
@@ -296,25 +227,9 @@ impl CallRecord {
         ));
     }
 
-    /// Hides a text of this host in all logs, records and answers.
-    pub fn hide(&mut self, name: &str, secret: &str) {
-        self.arguments.mask.add(secret);
-        self.arguments
-            .host
-            .add_as(secret, &format!("[secret {name}]"));
-    }
-
     /// Records the final confinement of the call.
     pub fn confined(&mut self, confinement: &policy::Confinement, digest: String) {
         let shape = &confinement.shape;
-        // No log may show the host's own variables. What the call brings is not a secret of this
-        // host.
-        for (name, variable) in &shape.env {
-            variable
-                .host()
-                .into_iter()
-                .for_each(|value| self.hide(name, value));
-        }
         let mut limits = shape.limits.clone();
         limits.set(Limit::TimeoutMs, confinement.per_call.timeout_ms);
         let script = confinement
@@ -331,29 +246,10 @@ impl CallRecord {
         });
     }
 
-    /// The slot of the call, unless its answer is being delivered.
-    pub fn slot(&mut self) -> Option<&mut Slot> {
-        self.report.slot.as_mut().and_then(Arc::get_mut)
-    }
-
-    /// Gives up the slot while the call waits. The call still counts as waiting, and keeps the
-    /// memory of its arguments.
-    pub fn step_aside(&mut self) {
-        self.slot().into_iter().for_each(Slot::step_aside);
-    }
-
-    /// Where the executor notes what the call does with its network.
-    pub fn traffic(&self) -> Arc<Mutex<Traffic>> {
-        lock(&self.run.traffic)
-            .principal
-            .clone_from(&self.principal);
-        self.run.traffic.clone()
-    }
-
     pub fn sends(&mut self, input: &Value) {
         if self.report.verbose.is_some() {
             let stdin = input.to_string();
-            let stdin = self.mask().read(&stdin).unwrap_or(stdin);
+            let stdin = self.redaction.answer(&stdin, false).unwrap_or(stdin);
             self.report
                 .verbose
                 .iter_mut()
@@ -381,36 +277,20 @@ impl CallRecord {
         self.state(|state| (state.phase, state.ran) = (phase, ran));
     }
 
-    /// A text of the tool as a reader may see it.
-    pub fn shown(&self, words: &str) -> String {
-        shown(&self.arguments.mask, words)
-    }
-
-    /// Adds a log line, for a call whose outcome has no log of its own. Returns the line, secrets
-    /// hidden.
-    pub fn log(&mut self, line: &str) -> String {
-        let line = self.shown(line);
-        if self.report.logs.len() < EVENT_LINES {
-            self.report.logs.push(cut_to(&line, CUT));
-        }
-        line
+    /// Adds a log line, secrets hidden, for a call whose outcome has no log of its own.
+    pub fn log(&mut self, line: &str) {
+        add_line(&mut self.report.logs, line);
     }
 
     /// Like `log`, for a line of the tool, which the run log gets, too.
-    pub fn add_log(&mut self, line: &str) -> String {
-        let line = self.log(line);
+    pub fn add_log(&mut self, line: &str) {
+        self.log(line);
         let tool = self.tool.as_ref().map_or("", |tool| &tool.manifest.id);
-        runlog::line(&self.line.call, || self.line.trace.clone(), tool, &line);
-        line
+        runlog::line(&self.line.call, || self.line.trace.clone(), tool, line);
     }
 
-    /// Records that the executor is done. `lost`: log lines that were dropped.
-    pub fn ended(&mut self, ended: &Result<executor::Outcome, Fault>, lost: u64) {
-        if lost > 0 {
-            self.add_log(&format!(
-                "toolhost: {lost} more lines came too fast for this log"
-            ));
-        }
+    /// Records that the executor is done.
+    pub fn ended(&mut self, ended: &Result<executor::Outcome, Fault>) {
         // The executor refused, or the same call can be made again: nothing was started.
         let outside = self.run.confined.is_some()
             || self
@@ -435,9 +315,8 @@ impl CallRecord {
         };
     }
 
-    /// Takes over what the executor observed. Returns the log lines and the end of stdout, secrets
-    /// hidden.
-    pub fn absorb_outcome(&mut self, outcome: &mut executor::Outcome) -> (&[String], Vec<String>) {
+    /// Takes over what the executor observed, secrets hidden.
+    pub fn observed(&mut self, outcome: &executor::Outcome) {
         if self
             .run
             .confined
@@ -449,122 +328,46 @@ impl CallRecord {
                 .all
                 .push("the script changed while the call ran: its digest is not known".to_owned());
         }
-        let mask = &self.arguments.mask;
-        if !outcome.logs.is_empty() {
-            self.report.logs = mask.lines(&outcome.logs);
-        }
-        if let Ending::BadOutput { head, .. } = &mut outcome.ending {
-            *head = text::head(&mask.text(head), BAD_OUTPUT);
+        if let Ending::BadOutput { head, .. } = &outcome.ending {
             self.run.bad_output.clone_from(head);
         }
-        let printed = mask.lines(&outcome.printed);
-        self.report.streamed = outcome.parts;
-        self.report.usage = outcome.usage.clone();
-        self.report.layers = Some(std::mem::take(&mut outcome.layers));
-        self.report.denials = std::mem::take(&mut outcome.denials);
-        if let Some(mut verbose) = self.report.verbose.take() {
+        self.report.delivery.streamed = outcome.parts;
+        if !outcome.logs.is_empty() {
+            self.report.logs.clone_from(&outcome.logs);
+        }
+        let observed = &mut self.report.observed;
+        observed.usage = outcome.usage.clone();
+        observed.layers = Some(outcome.layers.clone());
+        observed.denials = outcome.denials.clone();
+        observed.artifacts.clone_from(&outcome.artifacts);
+        if let Some(verbose) = &mut self.report.verbose {
             verbose.stdout = match &outcome.ending {
-                Ending::Answered(answer) => mask.text(answer.head(usize::MAX)),
-                Ending::BadOutput { .. } => self.run.bad_output.clone(),
-                _ => printed.join("\n"),
+                Ending::Answered(answer) => self.redaction.mask.text(answer.head(usize::MAX)),
+                Ending::BadOutput { head, .. } => head.clone(),
+                _ => outcome.printed.join("\n"),
             };
-            self.report.verbose = Some(verbose);
-        }
-        let files = std::mem::take(&mut outcome.artifacts);
-        let (mut published, mut dropped): (Vec<_>, Vec<_>) =
-            files.into_iter().partition(|file| file.published);
-        // The failed ones, which fail the call, come first and are cut last.
-        dropped.sort_by_key(|file| !file.failed);
-        for (files, most, what) in [
-            (&mut published, FILES.0, "were"),
-            (&mut dropped, FILES.1, "were not"),
-        ] {
-            if files.len() > most {
-                self.notes.narrowed(format!(
-                    "{} more files {what} published",
-                    files.len() - most
-                ));
-                files.truncate(most);
-            }
-        }
-        self.report.artifacts = [published, dropped].concat();
-        (&self.report.logs, printed)
-    }
-
-    /// Files that were not published: noted, or, where this host failed to write one, a failure of
-    /// the call.
-    pub fn published(&mut self) -> Result<(), Fault> {
-        let missing: Vec<_> = self
-            .report
-            .artifacts
-            .iter()
-            .filter(|artifact| !artifact.published)
-            .collect();
-        fn line(artifact: &&executor::Artifact) -> String {
-            let why = artifact
-                .dropped_because
-                .as_deref()
-                .unwrap_or("it was dropped");
-            format!("not published: {}: {why}", artifact.path)
-        }
-        let failed = missing.iter().any(|file| file.failed);
-        let lines = missing.iter().map(line).collect::<Vec<_>>();
-        let ShownArguments { mask, host, .. } = &self.arguments;
-        for (mask, notes) in [
-            (host, &mut self.notes.all),
-            (mask, &mut self.notes.for_caller),
-        ] {
-            notes.extend(few(lines.iter().map(|line| shown(mask, line)).collect()));
-        }
-        if !failed {
-            return Ok(());
-        }
-        let all = lines
-            .iter()
-            .map(|line| text::printable(line))
-            .collect::<Vec<_>>()
-            .join("\n");
-        let message =
-            "The tool answered, but not all of its files could be written to their folder.";
-        Err(Fault::new(Kind::InternalError, message).details(all))
-    }
-
-    /// Hides secrets in what a tool answers: it may give back what it was given.
-    pub fn mask(&self) -> AnswerMask {
-        let ShownArguments { mask, host, .. } = self.arguments.clone();
-        AnswerMask {
-            mask,
-            host,
-            joins: self.report.streamed,
         }
     }
 
-    /// Takes the next text of a streamed answer, and returns what can be shown now. `None`: returns
-    /// the rest.
-    pub async fn piece(
-        &mut self,
-        deadline: &CallDeadline,
-        buffer: &mut TextStream,
-        text: Option<String>,
-    ) -> Result<String, Fault> {
-        let is_long = text
-            .as_ref()
-            .is_some_and(|text| text.len() > LARGE_TEXT_BYTES);
-        let mask = self.arguments.mask.clone();
-        let mut stream = std::mem::take(buffer);
-        let (shown, stream) = deadline
-            .run(is_long, move || {
-                (mask.piece(&mut stream, text.as_deref()), stream)
-            })
-            .await?;
-        *buffer = stream;
-        if buffer.hid {
-            self.notes_hidden();
-        }
-        Ok(shown)
+    /// The caller gets less than the tool gave.
+    pub fn narrowed(&mut self, words: String) {
+        self.notes.narrowed(words);
     }
 
-    pub fn notes_hidden(&mut self) {
+    /// Notes the files that were not published.
+    pub fn not_published(&mut self, lines: &[String]) {
+        let shown = |line: fn(&Redaction, &str) -> String| {
+            few(lines
+                .iter()
+                .map(|text| line(&self.redaction, text))
+                .collect())
+        };
+        self.notes.all.extend(shown(Redaction::host_line));
+        self.notes.for_caller.extend(shown(Redaction::line));
+    }
+
+    /// The answer held a secret argument or variable.
+    pub fn hid_secrets(&mut self) {
         let words =
             format!("the answer held a secret argument or variable: it is shown as {HIDDEN}");
         if !self.notes.for_caller.contains(&words) {
@@ -572,22 +375,10 @@ impl CallRecord {
         }
     }
 
-    /// Denials as the caller gets them.
-    pub fn shown_denials(&self, denials: &[Denial]) -> Vec<Denial> {
-        shown_denials(&self.arguments.mask, denials)
-    }
-
-    /// Hides secrets and control characters in a fault.
-    fn sanitize(&self, mut fault: Fault) -> Fault {
-        let block = |text: String| text::printable_block(&self.arguments.mask.text(&text));
-        fault.message = self.shown(&fault.message);
-        fault
-            .flaws
-            .iter_mut()
-            .for_each(|flaw| *flaw = self.shown(flaw));
-        fault.details = fault.details.map(block);
-        fault.person = fault.person.map(block);
-        fault
+    /// Whether something of the call ran, or its entry says that it began or is written.
+    pub fn has_begun(&self) -> bool {
+        let entry = self.sinks.entry.as_ref();
+        self.ran || entry.is_none_or(RecordPermit::has_begun)
     }
 
     /// One of many refusals. `before`: how many before it have no record. `None`: this one gets
@@ -614,20 +405,22 @@ impl CallRecord {
         });
         let began = self.stages[0].1;
         let took = began.elapsed();
-        if !self.ran || self.report.usage == executor::Usage::default() {
-            self.report.usage.wall_ms = millis(took);
+        if !self.ran || self.report.observed.usage == executor::Usage::default() {
+            self.report.observed.usage.wall_ms = millis(took);
         }
         self.notes.all = few(std::mem::take(&mut self.notes.all));
         let line = self.line(result.fault());
-        let network = self.network(&self.arguments.mask);
+        let network = self.network(&self.redaction.mask);
         let (executor, command) = self.executor_and_command();
         let tool = self.tool.as_ref();
         let mut report = std::mem::take(&mut self.report);
-        report.denials.observed = self.shown_denials(&report.denials.observed);
-        report
+        let observed = &mut report.observed;
+        observed.network = network;
+        observed.denials.observed = self.redaction.denials(&observed.denials.observed);
+        observed
             .artifacts
             .iter_mut()
-            .for_each(|file| file.path = self.arguments.mask.text(&file.path));
+            .for_each(|file| file.path = self.redaction.mask.text(&file.path));
         report
             .logs
             .iter_mut()
@@ -635,9 +428,8 @@ impl CallRecord {
         report.id.clone_from(&self.line.call);
         report.tool = text::printable(&line.tool);
         report.version.clone_from(&line.version);
-        report.manifest = tool.map(|tool| tool.manifest.clone());
-        report.outcome = result.map_fault(|fault| self.sanitize(fault));
-        report.network = network;
+        report.delivery.manifest = tool.map(|tool| tool.manifest.clone());
+        report.outcome = result.map_fault(|fault| self.redaction.fault(fault));
         report.notes = std::mem::take(&mut self.notes.for_caller);
         let ends = self
             .stages
@@ -693,9 +485,9 @@ impl CallRecord {
     /// What an operator reads: searched for secrets of this host alone, so that no caller hides
     /// what a tool did.
     fn line(&self, fault: Option<&Fault>) -> AuditRecord {
-        let host = &self.arguments.host;
-        let message = fault.map(|fault| shown(host, &fault.message));
-        let denials = shown_denials(host, &self.report.denials.observed);
+        let redaction = &self.redaction;
+        let message = fault.map(|fault| redaction.host_line(&fault.message));
+        let denials = redaction.host_denials(&self.report.observed.denials.observed);
         let decision = if self.ran {
             Decision::Allowed
         } else {
@@ -726,10 +518,10 @@ impl CallRecord {
                 &denials,
             ),
             message: message.map(|message| cut_to(&message, CUT)),
-            arguments: cut_to(&self.shown_arguments(), CUT),
-            usage: self.report.usage.clone(),
+            arguments: cut_to(&redaction.arguments(), CUT),
+            usage: self.report.observed.usage.clone(),
             notes: self.notes.all.clone(),
-            network: self.network(host).as_ref().map(events),
+            network: self.network(&redaction.host).as_ref().map(events),
             ..self.line.clone()
         }
     }
@@ -798,21 +590,24 @@ impl CallRecord {
     }
 }
 
-/// A text on one line, these secrets hidden.
-fn shown(mask: &Mask, words: &str) -> String {
-    text::printable(&mask.text(words))
+/// Where the executor notes what a call does with its network.
+pub(super) fn traffic(principal: &str) -> Arc<Mutex<Traffic>> {
+    Arc::new(Mutex::new(Traffic {
+        principal: principal.to_owned(),
+        ..Traffic::default()
+    }))
 }
 
-/// Denials with these secrets and control characters hidden, and long texts cut.
-fn shown_denials(mask: &Mask, denials: &[Denial]) -> Vec<Denial> {
-    let sanitize = |text: &str, most| text::head(&shown(mask, text), most);
-    let denials = denials.iter().map(|denial| Denial {
-        target: sanitize(&denial.target, TARGET),
-        rule: sanitize(&denial.rule, TARGET),
-        ask: denial.ask.as_ref().map(|ask| sanitize(ask, ASK)),
-        ..denial.clone()
-    });
-    denials.collect()
+/// The line about log lines that were dropped.
+pub(super) fn lost_lines(lost: u64) -> Option<String> {
+    (lost > 0).then(|| format!("toolhost: {lost} more lines came too fast for this log"))
+}
+
+/// Adds a line to a log that is kept from events.
+pub(super) fn add_line(logs: &mut Vec<String>, line: &str) {
+    if logs.len() < EVENT_LINES {
+        logs.push(cut_to(line, CUT));
+    }
 }
 
 impl Drop for CallRecord {

@@ -6,9 +6,9 @@
 use super::audit::log::{Log, RecordPermit};
 use super::call_ended::CallEnded;
 use super::quota::{self, Limiter};
-use super::record::CallRecord;
+use super::record::{CallRecord, RecordSinks};
 use super::report::CallResult;
-use super::request::{CallRequest, Caller};
+use super::request::{CallRequest, Caller, new_id};
 use super::traces::spans::Traces;
 use crate::base::text::{head, printable};
 use crate::fault::{Fault, Kind};
@@ -35,12 +35,16 @@ impl Refusals {
     /// `Err`: it cannot be recorded.
     pub fn record(&self, caller: &Caller, asked: &str, fault: Fault) -> Result<(), Fault> {
         let request = CallRequest::refused(caller.clone(), asked, fault.clone());
-        let mut record = CallRecord::begin(&request, self.traces.of_call(None));
-        record.sinks.entry = Some(self.open_record(&caller.user)?);
+        let mut record = self.begin(&request, self.open_record(&caller.user)?);
         if self.sample(&mut record, Some(&fault), true) {
             record.end(CallResult::Failed(fault));
         }
         Ok(())
+    }
+
+    fn begin(&self, request: &CallRequest, entry: RecordPermit) -> CallRecord {
+        let sinks = RecordSinks::of_entry(self.traces.of_call(None), entry);
+        CallRecord::begin(new_id(), request, sinks)
     }
 
     /// A permit to write a record. If there is none, the refusal is counted in the principal's next
@@ -71,12 +75,7 @@ impl Refusals {
         is_unread: bool,
     ) -> bool {
         let many = is_unread || fault.is_some_and(|fault| fault.kind == Kind::RateLimitError);
-        let has_begun = record
-            .sinks
-            .entry
-            .as_ref()
-            .is_none_or(RecordPermit::has_begun);
-        if record.ran || has_begun || !many {
+        if record.has_begun() || !many {
             return true;
         }
         let principal = record.principal().to_owned();
@@ -113,8 +112,7 @@ impl Refusals {
             "Refused, like others before it that have no record.",
         );
         let request = CallRequest::refused(Caller::named(principal), "", fault.clone());
-        let mut record = CallRecord::begin(&request, self.traces.of_call(None));
-        record.sinks.entry = Some(entry);
+        let mut record = self.begin(&request, entry);
         record.one_of_many(Some(count - 1));
         record.end(CallResult::Failed(fault));
     }

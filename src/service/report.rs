@@ -101,6 +101,22 @@ pub struct Report {
     #[serde(flatten)]
     pub outcome: CallResult,
     pub logs: Vec<String>,
+    #[serde(flatten)]
+    pub observed: Observed,
+    pub digests: Digests,
+    /// Notes on where the call got less than was requested.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+    /// What was run, with what, and how long each stage took, for `--verbose`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verbose: Option<Box<Verbose>>,
+    #[serde(skip)]
+    pub delivery: Delivery,
+}
+
+/// What was observed while the tool ran.
+#[derive(Clone, Debug, Serialize)]
+pub struct Observed {
     pub usage: executor::Usage,
     /// `None`: not shown to this reader.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -110,25 +126,32 @@ pub struct Report {
     /// What a call that may reach hosts did with its network.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<Traffic>,
-    pub digests: Digests,
-    /// Notes on where the call got less than was requested.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub notes: Vec<String>,
-    /// What was run, with what, and how long each stage took, for `--verbose`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub verbose: Option<Box<Verbose>>,
+}
+
+/// Nothing ran.
+impl Default for Observed {
+    fn default() -> Observed {
+        Observed {
+            usage: executor::Usage::default(),
+            layers: Some(executor::Layers::default()),
+            denials: executor::Denials::default(),
+            artifacts: Vec::new(),
+            network: None,
+        }
+    }
+}
+
+/// What a transport needs to deliver the answer.
+#[derive(Clone, Debug, Default)]
+pub struct Delivery {
     /// The tool's own definition, for transports that show more of it.
-    #[serde(skip)]
     pub manifest: Option<Arc<manifest::Manifest>>,
     /// True where the tool's answer is the envelope.
-    #[serde(skip)]
     pub speaks_envelope: bool,
     /// The parts that were sent make up the whole answer.
-    #[serde(skip)]
     pub streamed: bool,
     /// Kept until the answer is delivered, so that no more answers wait for slow readers than calls
     /// may run.
-    #[serde(skip)]
     pub slot: Option<Arc<quota::Slot>>,
 }
 
@@ -158,7 +181,7 @@ pub struct Envelope<'a> {
 impl Report {
     /// Gives up the slot, but keeps the memory of the arguments while the client is asked.
     pub fn release_slot_only(mut self) -> Option<Arc<quota::Slot>> {
-        let mut slot = self.slot.take()?;
+        let mut slot = self.delivery.slot.take()?;
         Arc::get_mut(&mut slot)?.step_aside();
         Some(slot)
     }
@@ -178,7 +201,6 @@ impl Report {
             id,
             tool: printable(tool),
             outcome: CallResult::Failed(fault),
-            layers: Some(executor::Layers::default()),
             ..Report::default()
         }
     }
@@ -191,8 +213,9 @@ impl Report {
             self.outcome = self.outcome.map_fault(Fault::for_operator);
             return self;
         }
-        (self.layers, self.network) = (None, None);
+        (self.observed.layers, self.observed.network) = (None, None);
         let names = self
+            .observed
             .artifacts
             .iter_mut()
             .filter(|artifact| artifact.path.starts_with('/'));
@@ -209,10 +232,8 @@ impl Report {
 
     /// Removes the lines that would request what was refused: they name files of this host.
     pub fn for_agents(mut self) -> Report {
-        self.denials
-            .observed
-            .iter_mut()
-            .for_each(|denial| denial.ask = None);
+        let denials = &mut self.observed.denials.observed;
+        denials.iter_mut().for_each(|denial| denial.ask = None);
         self
     }
 

@@ -81,6 +81,34 @@ pub enum RateCharge {
     Free,
 }
 
+/// What of a request was charged before its call.
+#[derive(Clone, Debug, Default)]
+pub struct Charged {
+    pub rate: RateCharge,
+    /// The quota of the body that brought the arguments, until they are charged themselves.
+    pub body: Option<Arc<Permit>>,
+}
+
+impl From<RateCharge> for Charged {
+    fn from(rate: RateCharge) -> Charged {
+        Charged { rate, body: None }
+    }
+}
+
+/// What the records and the report of a call hold beside the usual.
+#[derive(Clone, Debug, Default)]
+pub struct Reporting {
+    /// The trace that the call is part of.
+    pub trace: Option<TraceContext>,
+    /// What the caller groups calls by; the record shows it, and nothing else reads it.
+    pub transaction: Option<String>,
+    /// Records and reports what the tool is refused, which makes the call slower.
+    pub explain: bool,
+    /// Adds to the report what was run, with what, and what it could touch: for the person at the
+    /// command line.
+    pub verbose: bool,
+}
+
 #[derive(Clone, Debug, Default)]
 pub struct CallRequest {
     /// The call's id, where the transport had to know it beforehand; else one is made.
@@ -92,21 +120,12 @@ pub struct CallRequest {
     /// `id` or `id@range`.
     pub tool: String,
     pub arguments: Arguments,
-    /// The quota of the body that brought the arguments, until they are charged themselves.
-    pub body_quota: Option<Arc<Permit>>,
+    pub charged: Charged,
     pub timeout_ms: Option<u64>,
     pub approver: Approver,
-    /// What the caller groups calls by; the record shows it, and nothing else reads it.
-    pub transaction: Option<String>,
     /// What the tool may ask its client, and what the client answered.
     pub client: AskableClient,
-    /// Records and reports what the tool is refused, which makes the call slower.
-    pub explain: bool,
-    pub trace: Option<TraceContext>,
-    /// Adds to the report what was run, with what, and what it could touch: for the person at the
-    /// command line.
-    pub verbose: bool,
-    pub rate: RateCharge,
+    pub reporting: Reporting,
     /// The caller that it was accepted for: it runs only as that caller.
     pub acts_as: Option<String>,
     /// Why the transport refuses the request (unknown tool, malformed parameters). The call is
@@ -118,8 +137,7 @@ impl CallRequest {
     /// A copy for another round, which counts as a call of its own. The body is charged no more.
     pub fn again(&self) -> CallRequest {
         CallRequest {
-            rate: RateCharge::Due,
-            body_quota: None,
+            charged: Charged::default(),
             ..self.clone()
         }
     }

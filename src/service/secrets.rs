@@ -1,7 +1,7 @@
 //! The values of the secrets that a call may use, read again for each call, so that a change takes
 //! effect at once. No error shows a value, and a file that others may read is refused.
 
-use super::record::CallRecord;
+use super::redaction::Redaction;
 use crate::base::mask::MIN_SECRET_BYTES;
 use crate::base::{files, text};
 use crate::fault::{Fault, Kind};
@@ -63,15 +63,16 @@ pub(super) async fn read_all(
     .await
 }
 
-/// Gives a call its secrets: to the relay, or as variables. Its record masks them.
+/// Gives a call its secrets: to the relay, or as variables.
 pub(super) async fn provide(
     call: &mut Confinement,
+    caller: &str,
     left: Duration,
-    record: &mut CallRecord,
+    redaction: &mut Redaction,
 ) -> Result<(), Fault> {
-    let values = read_all(&call.shape.secrets, record.caller(), left).await?;
+    let values = read_all(&call.shape.secrets, caller, left).await?;
     for (grant, value) in call.shape.secrets.iter().zip(values) {
-        record.hide(&grant.name, &value);
+        redaction.hide(&grant.name, &value);
         let to = if grant.header.is_some() {
             &mut call.per_call.secrets
         } else {

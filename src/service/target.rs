@@ -8,9 +8,11 @@ use super::breaker::{Attempt, BreakerCall, Breakers};
 use super::callers::Rights;
 use super::catalog::Catalog;
 use super::decision_cache::{CachedDecision, DecisionCache};
+use super::found::{CheckedArguments, FoundTool};
 use super::ledger::Ledger;
 use super::output::{AskableClient, Questions};
 use super::record::CallRecord;
+use super::redaction::Redaction;
 use super::report::CallResult;
 use super::requirements;
 use super::script::{ScriptArguments, language_of, language_of_source};
@@ -31,21 +33,6 @@ use std::sync::Arc;
 /// Most bytes of the answer of a prompt or resource, whose file has at most half as many.
 const MAX_DOCUMENT_BYTES: u64 = 8 * MIB;
 
-/// A tool that was found, and the data of its call that all later stages need.
-pub(super) struct FoundTool {
-    /// The tools and rules under which the whole decision is taken.
-    pub decisions: Arc<DecisionCache>,
-    pub rights: Rights,
-    pub tool: Arc<registry::Tool>,
-    pub decided: Arc<CachedDecision>,
-    pub timeout_ms: Option<u64>,
-    /// Whether to record what the tool is refused.
-    pub explain: bool,
-    /// When the decision was begun, which is when the clock of the call starts, and the call's time
-    /// limit.
-    pub deadline: CallDeadline,
-}
-
 /// What a call runs, and everything that decided that.
 pub(super) struct Decided {
     pub found: FoundTool,
@@ -56,15 +43,21 @@ pub(super) struct Decided {
     /// What policy decided about what runs.
     pub decided: Arc<CachedDecision>,
     pub executor: Arc<dyn Executor>,
-    pub site: ToolPaths,
+    pub code: Code,
     pub input: Value,
+    pub redaction: Arc<Redaction>,
     pub timeout_ms: Option<u64>,
+    /// The answer is an envelope.
+    pub enveloped: bool,
+}
+
+/// The code that runs, and the variables that the call sets for it.
+pub(super) struct Code {
+    pub site: ToolPaths,
     /// The file that runs, as it was read for this decision.
     pub script: Option<Arc<policy::Script>>,
     pub source: Option<String>,
     pub env: BTreeMap<String, String>,
-    /// The answer is an envelope.
-    pub enveloped: bool,
 }
 
 impl Decided {
@@ -72,6 +65,8 @@ impl Decided {
     /// what it may touch. Debug text has every member, also those that are added later.
     pub fn digest(&self) -> String {
         let FoundTool {
+            call: _,
+            label: _,
             decisions: _,
             rights,
             tool,
@@ -86,11 +81,12 @@ impl Decided {
             &tool.site,
             &tool.source,
         );
-        let script = self.script.as_ref().map(|script| &script.file.digest);
+        let script = self.code.script.as_ref();
+        let script = script.map(|script| &script.file.digest);
         let runs = (
             &self.owners,
             &self.decided.decision,
-            &self.site,
+            &self.code.site,
             script,
             self.timeout_ms,
         );
@@ -140,7 +136,7 @@ impl Decided {
     /// Asks the breaker of what runs: the script, service or method, whatever tool names it.
     pub fn attempt(&self, breakers: &Arc<Breakers>, about_to_run: bool) -> Result<Attempt, Fault> {
         let FoundTool { rights, tool, .. } = &self.found;
-        let script = self.site.script.as_deref();
+        let script = self.code.site.script.as_deref();
         let runs = match &tool.manifest.handler {
             _ if script.is_some() => script
                 .map(|script| script.to_string_lossy().into_owned())
@@ -154,7 +150,7 @@ impl Decided {
         let named = script.filter(|_| self.enveloped);
         let named = named.map(|script| {
             script
-                .strip_prefix(&self.site.base)
+                .strip_prefix(&self.code.site.base)
                 .unwrap_or(script)
                 .to_string_lossy()
         });
@@ -164,7 +160,7 @@ impl Decided {
         );
         let caller = rights.caller.user.clone();
         let principal = rights.principal.clone();
-        let is_own = self.source.is_some();
+        let is_own = self.code.source.is_some();
         let rule = rights.breaker();
         breakers.enter(
             BreakerCall {
@@ -202,7 +198,7 @@ impl Targets<'_> {
     pub async fn decide(
         &self,
         found: FoundTool,
-        input: Value,
+        arguments: CheckedArguments,
         record: &mut CallRecord,
     ) -> Result<Decided, Fault> {
         let FoundTool {
@@ -222,7 +218,7 @@ impl Targets<'_> {
             Some(Ok(Method::Script(script))) => Some(*script),
             _ => None,
         };
-        record.report.speaks_envelope = script.is_some();
+        record.report.delivery.speaks_envelope = script.is_some();
         let notes = match script {
             // The script is decided about below; these notes are the tool's.
             Some(_) => policy::Notes::default(),
@@ -237,7 +233,7 @@ impl Targets<'_> {
         method.transpose()?;
         if let Some(script) = script {
             let handler = handler.clone();
-            let target = self.script_target(script, found, input, record).await;
+            let target = self.script_target(script, found, arguments, record).await;
             return target.map_err(|fault| method::restore_names(&handler, fault));
         }
         let executor = self.catalog.executor(handler)?;
@@ -246,13 +242,16 @@ impl Targets<'_> {
             tools: vec![tool.manifest.id.clone()],
             executor,
             owners: Vec::new(),
-            script,
             decided,
-            site: tool.site.clone(),
-            input,
+            code: Code {
+                site: tool.site.clone(),
+                script,
+                source: None,
+                env: BTreeMap::new(),
+            },
+            input: arguments.input,
+            redaction: arguments.redaction,
             timeout_ms,
-            source: None,
-            env: BTreeMap::new(),
             enveloped: false,
             found,
         })
@@ -264,7 +263,11 @@ impl Targets<'_> {
         &self,
         method: ScriptMethod,
         found: FoundTool,
-        input: Value,
+        CheckedArguments {
+            input,
+            mut redaction,
+            withheld,
+        }: CheckedArguments,
         record: &mut CallRecord,
     ) -> Result<Decided, Fault> {
         let FoundTool {
@@ -284,7 +287,9 @@ impl Targets<'_> {
             source,
         } = self.find_script(method, &given, &found, record)?;
         // First the secrets of the run, so that all messages about it are masked.
-        record.script_found(hiding_schemas(&owners), &given.input);
+        let hiding = hiding_schemas(&owners);
+        Arc::make_mut(&mut redaction).show_input(withheld, hiding, &given.input);
+        record.redacts(&redaction);
         let timeout_ms = given.timeout_ms.into_iter().chain(*timeout_ms).min();
         let usual = CallDeadline::usual(&deadline.principal, timeout_ms);
         let deadline = CallDeadline {
@@ -332,16 +337,19 @@ impl Targets<'_> {
                 .into_iter()
                 .map(|(own, site)| (own.digest.clone(), site))
                 .collect(),
-            script,
             decided: Arc::new(CachedDecision {
                 decision,
                 shape_digest,
             }),
-            site,
+            code: Code {
+                site,
+                script,
+                source,
+                env: given.env,
+            },
             input,
+            redaction,
             timeout_ms,
-            source,
-            env: given.env,
             enveloped: true,
             found,
         })
@@ -499,7 +507,7 @@ fn not_there(fault: Fault, rights: &Rights, script_path: &str, record: &mut Call
     // Policy did not decide this: no script may have such a path, or this script may not be run by
     // its path.
     if fault.kind == Kind::SecurityError {
-        record.denied_by.get_or_insert_with(|| "script".to_owned());
+        record.denied_by = Some("script".to_owned());
     }
     if rights.are_limited() && !fault.by_caller {
         Fault {

@@ -178,7 +178,7 @@ impl Background {
     fn new_job(&self, request: &mut CallRequest, callback: Option<String>) -> Result<Job, Fault> {
         let decisions = self.service.catalog.decisions()?;
         let rights = decisions.rights(&request.caller, request.label.as_deref());
-        let rate = std::mem::replace(&mut request.rate, RateCharge::Free);
+        let rate = std::mem::replace(&mut request.charged.rate, RateCharge::Free);
         self.service.limiter.charge_callers(&rights, rate)?;
         request.acts_as = Some(rights.caller.user.clone());
         let tool = decisions.find(&request.tool, &rights)?;
@@ -193,7 +193,7 @@ impl Background {
             tool: tool.reference(),
             began: Timestamp::now(),
             callback,
-            trace: request.trace.as_ref().map(TraceContext::id),
+            trace: request.reporting.trace.as_ref().map(TraceContext::id),
             ..Job::default()
         })
     }

@@ -19,10 +19,11 @@ use crate::quantity::{GIB, Limit, MAX_TREE_BYTES, MIB};
 use crate::service::arguments::Arguments;
 use crate::service::audit::log::Log;
 use crate::service::ledger::Ledger;
-use crate::service::record::CallRecord;
+use crate::service::record::{CallRecord, RecordSinks, traffic};
 use crate::service::redact::{Masked, RecordArguments};
+use crate::service::redaction::Redaction;
 use crate::service::report::CallResult;
-use crate::service::request::{CallRequest, Caller};
+use crate::service::request::{CallRequest, Caller, new_id};
 use crate::service::traces::spans::CallSpan;
 use crate::service::{denials, ledger, output, secrets};
 use serde_json::{Value, json};
@@ -157,7 +158,8 @@ impl Installer<'_> {
             use_built(&mut shape, self.work.join(ENTRY), Ecosystem::Python);
         }
         let request = CallRequest::new(Caller::named(CALLER), TOOL, Arguments::Value(Value::Null));
-        let mut record = CallRecord::begin(&request, CallSpan::none());
+        let sinks = RecordSinks::of_entry(CallSpan::none(), self.host.audit.open()?);
+        let mut record = CallRecord::begin(new_id(), &request, sinks);
         let result = self.run_recorded(what, shape, order, &mut record).await;
         let ended = match &result {
             Ok(_) => CallResult::Output(executor::ToolAnswer::from(&Value::Null)),
@@ -261,12 +263,12 @@ impl Installer<'_> {
         record: &mut CallRecord,
     ) -> Result<Value, Fault> {
         let audit = &self.host.audit;
-        record.sinks.entry = Some(audit.open()?);
-        let shown = RecordArguments::Tree(json!({"run": what, "tool": self.need.tool}));
-        record.given(Masked {
-            shown,
+        let mut redaction = Redaction::default();
+        redaction.take(Masked {
+            shown: RecordArguments::Tree(json!({"run": what, "tool": self.need.tool})),
             ..Masked::default()
         });
+        record.redacts(&Arc::new(redaction.clone()));
         let process = self.host.process.as_ref().ok_or_else(|| {
             Fault::new(
                 Kind::CapabilityError,
@@ -295,20 +297,25 @@ impl Installer<'_> {
             &self.host.ledger,
             &WritablePaths::default(),
         )?;
-        secrets::provide(&mut confinement, Duration::from_secs(10), record).await?;
+        let within = Duration::from_secs(10);
+        secrets::provide(&mut confinement, CALLER, within, &mut redaction).await?;
+        redaction.hide_variables(&confinement.shape);
+        let redaction = Arc::new(redaction);
+        record.redacts(&redaction);
         let digest = confinement.shape.digest();
         audit.keep(&confinement.shape, &digest)?;
         record.confined(&confinement, digest);
         let call = installer_call(order, confinement);
         // Without a ledger: what a build wrote is checked before anything uses it, and no other run
         // writes there.
-        let context = executor::Context::new(record.id(), CALLER, record.traffic());
+        let context = executor::Context::new(record.id(), CALLER, traffic(CALLER));
+        record.admitted(&context.traffic);
         let _cancels = context.cancel.clone().drop_guard();
         record.running()?;
         let ended = self
             .run_watched(process.as_ref(), &context, call, record)
             .await;
-        let traffic = lock(&record.traffic()).clone();
+        let traffic = lock(&context.traffic).clone();
         let failed = |words: &str| {
             let words: Vec<String> = denials::words(&traffic)
                 .into_iter()
@@ -325,7 +332,9 @@ impl Installer<'_> {
             .logs
             .iter_mut()
             .for_each(|line| *line = line.replace(&hidden, ""));
-        let (logs, _) = record.absorb_outcome(&mut outcome);
+        redaction.apply(&mut outcome);
+        record.observed(&outcome);
+        let logs = &outcome.logs;
         match outcome.ending {
             Ending::Answered(answer) => {
                 let tree = answer.read(false, |text| text.tree(MAX_TREE_BYTES)).await?;
@@ -374,7 +383,10 @@ impl Installer<'_> {
                 }
             }
         };
-        record.ended(&ended, heard.lost());
+        lost_lines(heard.lost())
+            .iter()
+            .for_each(|line| record.log(line));
+        record.ended(&ended);
         ended
     }
 }

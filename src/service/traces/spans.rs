@@ -150,7 +150,7 @@ impl CallSpan {
         let mut attributes: Vec<_> = texts
             .map(|(name, text)| KeyValue::new(name, text.to_owned()))
             .collect();
-        let denials = i64::try_from(report.denials.observed.len()).unwrap_or(i64::MAX);
+        let denials = i64::try_from(report.observed.denials.observed.len()).unwrap_or(i64::MAX);
         attributes.push(KeyValue::new("toolhost.denials", denials));
         let name = format!("execute_tool {id}");
         let status = error.map_or(Status::Unset, Status::error);

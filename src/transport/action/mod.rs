@@ -16,7 +16,9 @@ use crate::fault::Kind;
 use crate::manifest::Handler;
 use crate::quantity::Limit;
 use crate::registry::Tool;
-use crate::service::{Arguments, CallRequest, CallResult, Report, Service, Sink, output};
+use crate::service::{
+    Arguments, CallRequest, CallResult, Report, Reporting, Service, Sink, output,
+};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -123,12 +125,15 @@ pub fn request(
     let asked_ms = action.context.timeout_ms;
     let timeout_ms =
         asked_ms.and_then(|asked| shorten_timeout(found.ok()?.as_ref(), asked, warnings));
-    let transaction = action.context.transaction.clone();
+    let reporting = Reporting {
+        transaction: action.context.transaction.clone(),
+        ..from.reporting.clone()
+    };
     Some(CallRequest {
         tool,
         arguments,
         timeout_ms,
-        transaction,
+        reporting,
         ..from
     })
 }

@@ -141,8 +141,8 @@ async fn handle_redelivery(
 fn with_trace(delivery: &Delivery, mut asked: BrokerCall) -> BrokerCall {
     let parent = delivery.trace.parent.as_deref();
     let state = delivery.trace.state.as_deref();
-    asked.call.trace = parent.and_then(|parent| TraceContext::parse(parent, state));
-    asked.call.transaction = Some(shown(&delivery.id));
+    asked.call.reporting.trace = parent.and_then(|parent| TraceContext::parse(parent, state));
+    asked.call.reporting.transaction = Some(shown(&delivery.id));
     asked
 }
 
@@ -400,7 +400,7 @@ async fn reply(report: &Report, told: bool) -> Option<Vec<u8>> {
         |fault: &Fault| ToolServiceResponse::failed(failure_text(fault, &report.id)).encode();
     match &report.outcome {
         CallResult::Unaskable(_, fault) | CallResult::Failed(fault) => failed(fault),
-        CallResult::Output(output) if !(told && report.streamed) => output
+        CallResult::Output(output) if !(told && report.delivery.streamed) => output
             .read(false, |text: &Text| {
                 ToolServiceResponse::whole(output::response(text.as_str())).encode()
             })

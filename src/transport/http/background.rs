@@ -97,7 +97,7 @@ pub async fn begin(
             let request = CallRequest {
                 id,
                 label,
-                rate: RateCharge::Free,
+                charged: RateCharge::Free.into(),
                 ..CallRequest::refused(caller, &tool, fault)
             };
             let report = request::run(&server, request, Sink::none()).await;

@@ -7,10 +7,11 @@ use super::request::KnownRequest;
 use crate::base::json;
 use crate::base::semaphore::{Claim, Permit};
 use crate::fault::{Fault, Kind};
-use crate::service::RateCharge;
+use crate::service::{Charged, RateCharge};
 use axum::body::{Body, HttpBody};
 use http::{StatusCode, header};
 use http_body_util::BodyExt;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Largest body, bytes.
@@ -26,8 +27,7 @@ const TIME: Duration = Duration::from_secs(30);
 /// A body that was read, and its quota until it is dropped.
 pub struct Received {
     pub text: String,
-    pub charge: Permit,
-    pub rate: RateCharge,
+    pub charged: Charged,
 }
 
 /// Charges the principal for a call, if `is_call` says so of the length, then reads the body.
@@ -106,7 +106,11 @@ pub async fn read(
         return refuse(StatusCode::BAD_REQUEST, "The body is not UTF-8.");
     };
     known.connection.seat.set_whole(true);
-    Ok(Received { text, charge, rate })
+    let charged = Charged {
+        rate,
+        body: Some(Arc::new(charge)),
+    };
+    Ok(Received { text, charged })
 }
 
 /// Reads a body, and charges for what has arrived beyond a small one. The number of connections

@@ -9,8 +9,8 @@ use crate::base::semaphore::Permit;
 use crate::base::text;
 use crate::fault::{Fault, Kind};
 use crate::service::{
-    self, Arguments, CallRequest, CallResult, Event, RateCharge, Report, Show, Sink, Speakers,
-    Stage, StageEvent, arguments,
+    self, Arguments, CallRequest, CallResult, Charged, Event, Report, Show, Sink, Speakers, Stage,
+    StageEvent, arguments,
 };
 use crate::transport::action::{self, ActionResult};
 use crate::transport::answers;
@@ -23,7 +23,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use std::io::Write;
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc::Receiver;
 use tokio::task::JoinSet;
@@ -59,11 +58,8 @@ pub async fn call(
 
 async fn read(start: &Start, tool: &str, body: Body) -> Result<CallBody, Refusal> {
     let received = body::read(&start.known, tool, body, |_| true).await?;
-    let rate = received.rate;
-    let body_quota = Some(Arc::new(received.charge));
     let request = CallRequest {
-        rate,
-        body_quota,
+        charged: received.charged,
         ..start.request(tool.to_owned(), Arguments::default())
     };
     body::parse(&start.known, received.text, move |text| {
@@ -372,7 +368,7 @@ pub async fn batch(known: KnownRequest, body: Body) -> Result<Response, Refusal>
         Err(refusal) => return Ok(start.refuse("", refusal).await),
     };
     let recipient = start.recipient(batch.user.clone());
-    let mut speakers = begin_batch(&start, batch, (received.rate, received.charge));
+    let mut speakers = begin_batch(&start, batch, received.charged);
     let begun = start.begun;
     Ok(reply::events(async move |to| {
         let calls: Vec<_> = speakers
@@ -395,12 +391,7 @@ pub async fn batch(known: KnownRequest, body: Body) -> Result<Response, Refusal>
     }))
 }
 
-fn begin_batch(
-    start: &Start,
-    batch: BatchBody,
-    (mut rate, charge): (RateCharge, Permit),
-) -> Speakers {
-    let body_quota = Arc::new(charge);
+fn begin_batch(start: &Start, batch: BatchBody, mut charged: Charged) -> Speakers {
     let server = &start.known.server;
     let names = tools::ToolNames::new(&start.known, batch.user.as_deref());
     let who = server
@@ -419,12 +410,15 @@ fn begin_batch(
             .arguments
             .map(|arguments| text_or_json(arguments.get()))
             .unwrap_or_default();
+        // The first call was counted with the body.
+        let rate = std::mem::take(&mut charged.rate);
         let request = CallRequest {
             label: batch.user.clone(),
             timeout_ms: one.timeout_ms,
-            // The first call was counted with the body.
-            rate: std::mem::take(&mut rate),
-            body_quota: Some(body_quota.clone()),
+            charged: Charged {
+                rate,
+                ..charged.clone()
+            },
             ..start.request(tool, Arguments::Text(arguments))
         };
         (request, if hidden { Show::Result } else { Show::All })
@@ -497,8 +491,7 @@ async fn read_action(start: &Start, body: Body) -> Result<Action, Refusal> {
     })?;
     let request = CallRequest {
         label: service::label(user).map_err(Refusal::unreadable)?,
-        rate: received.rate,
-        body_quota: Some(Arc::new(received.charge)),
+        charged: received.charged,
         ..start.request(String::new(), Arguments::default())
     };
     let kept = start
@@ -535,7 +528,9 @@ async fn run_action(
     let outcome = answer.outcome.take().map(|report| recipient.view(report));
     let kept = (
         start.begun,
-        outcome.as_ref().and_then(|report| report.slot.clone()),
+        outcome
+            .as_ref()
+            .and_then(|report| report.delivery.slot.clone()),
     );
     let write = move |outcome: Option<&Report>, to: &mut dyn Write| {
         let ActionResult {
@@ -604,11 +599,15 @@ pub async fn mcp(known: KnownRequest, request: Request) -> Result<Response, Refu
     }
     let recorded = message.is_refused();
     let approver = known.approver();
-    let quota = (received.rate, received.charge);
     let mut answer = known
         .server
         .mcp
-        .post((known.caller, approver, quota), parts, message, begun)
+        .post(
+            (known.caller, approver, received.charged),
+            parts,
+            message,
+            begun,
+        )
         .await;
     if recorded {
         answer.extensions_mut().insert(reply::Recorded);

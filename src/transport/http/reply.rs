@@ -233,7 +233,7 @@ pub async fn report(
         .fault()
         .filter(|fault| fault.retryable && status != StatusCode::OK);
     let retry = retryable.map(retry_after);
-    let kept = (begun, report.slot.clone());
+    let kept = (begun, report.delivery.slot.clone());
     let mut response = document(recipient.write(report, "", "\n").await, kept);
     *response.status_mut() = status;
     response.extensions_mut().insert(Recorded);
@@ -326,7 +326,7 @@ impl Events {
 
     /// Sends the one `end` of a call.
     pub async fn end(&self, report: Report, recipient: &Recipient, begun: Begun) {
-        let kept = (begun, report.slot.clone());
+        let kept = (begun, report.delivery.slot.clone());
         self.send_parts(
             recipient.write(report, "event: end\ndata: ", "\n\n").await,
             kept,

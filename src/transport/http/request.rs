@@ -4,7 +4,8 @@ use super::reply::{self, Begun, Recipient, Refusal, Response};
 use super::server::{Connection, Server};
 use crate::fault::{Fault, Kind};
 use crate::service::{
-    self, Approver, Arguments, CallRequest, Caller, RateCharge, Report, Sink, TraceContext,
+    self, Approver, Arguments, CallRequest, Caller, RateCharge, Report, Reporting, Sink,
+    TraceContext,
 };
 use axum::extract::FromRequestParts;
 use http::request::Parts;
@@ -139,7 +140,10 @@ impl Start {
         CallRequest {
             id: Some(service::new_id()),
             approver: self.known.approver(),
-            trace: TraceContext::from_headers(&self.known.headers),
+            reporting: Reporting {
+                trace: TraceContext::from_headers(&self.known.headers),
+                ..Reporting::default()
+            },
             ..CallRequest::new(self.known.caller.clone(), tool, arguments)
         }
     }
@@ -160,7 +164,7 @@ impl Start {
         let request = CallRequest::refused(self.known.caller, tool, *refusal.fault);
         let request = CallRequest {
             id: Some(service::new_id()),
-            rate: RateCharge::Free,
+            charged: RateCharge::Free.into(),
             ..request
         };
         let report = run(&self.known.server, request, Sink::none()).await;

@@ -15,7 +15,8 @@ use crate::executor::{Level, Progress};
 use crate::fault::{Fault, Kind};
 use crate::manifest::TaskUse;
 use crate::service::{
-    Approver, Arguments, CallRequest, CallResult, Caller, Event, Report, Service, Sink, output,
+    Approver, Arguments, CallRequest, CallResult, Caller, Charged, Event, Report, Service, Sink,
+    output,
 };
 use crate::transport::lists::Lists;
 use rmcp::ServerHandler;
@@ -155,7 +156,7 @@ impl Frontend {
         let label = asked.label(context).unwrap_or_default();
         let request = CallRequest {
             label,
-            rate: asked.rate,
+            charged: asked.rate.into(),
             ..request
         };
         drop(self.mcp.service.call(request, Sink::none()).await);
@@ -437,7 +438,7 @@ impl ServerHandler for Frontend {
     ) -> Result<CallToolResponse, ErrorData> {
         // Arguments that were not cut out of the message are still in it.
         let asked = McpRequest::find(&context)?;
-        let (text, body_quota) = lock(&asked.arguments).take().unzip();
+        let (text, body) = lock(&asked.arguments).take().unzip();
         let arguments = match text {
             Some(text) => Arguments::Text(text),
             None => Arguments::Value(Value::Object(request.arguments.unwrap_or_default())),
@@ -449,9 +450,12 @@ impl ServerHandler for Frontend {
             None if self.mcp.service.catalog.ready().is_err() => &request.name,
             None => return Err(self.unknown(&context, &request.name, &offered).await),
         };
-        let body_quota = body_quota.flatten().map(Arc::new);
+        let charged = Charged {
+            body: body.flatten(),
+            ..Charged::default()
+        };
         let call = CallRequest {
-            body_quota,
+            charged,
             ..CallRequest::new(asked.caller.clone(), id, arguments)
         };
         let again = (request.request_state, request.input_responses);

@@ -6,10 +6,9 @@ use super::frontend::{CALLER, Frontend, Mcp};
 use super::message::{self, Message, Received, message_of};
 use super::request::McpRequest;
 use super::sessions::{LeaseError, SessionLease, Sessions};
-use crate::base::semaphore::Permit;
 use crate::executor::Part;
 use crate::fault::{Fault, Kind};
-use crate::service::{Approver, CallRequest, Caller, RateCharge, Service, Sink};
+use crate::service::{Approver, CallRequest, Caller, Charged, RateCharge, Service, Sink};
 use crate::transport::answers::visible;
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt, stream};
@@ -79,7 +78,7 @@ impl StreamableHttp {
     /// `POST`. `begun` is held until the answer is delivered.
     pub async fn post(
         &self,
-        (caller, approver, (rate, charge)): (Caller, Approver, (RateCharge, Permit)),
+        (caller, approver, charged): (Caller, Approver, Charged),
         mut parts: Parts,
         Message(received): Message,
         begun: Arc<()>,
@@ -97,7 +96,7 @@ impl StreamableHttp {
                     "The body is not an MCP message.",
                 );
                 let request = CallRequest {
-                    rate: RateCharge::Free,
+                    charged: RateCharge::Free.into(),
                     ..CallRequest::refused(caller, "", fault)
                 };
                 drop(self.mcp.service.call(request, Sink::none()).await);
@@ -125,11 +124,11 @@ impl StreamableHttp {
             .is_some_and(|request| matches!(request.request, ClientRequest::InitializeRequest(_)));
         let user = caller.user.clone();
         // A message without arguments gives its memory quota back here.
-        let arguments = arguments.map(|text| (text, Some(charge))).into();
+        let arguments = arguments.map(|text| (text, charged.body)).into();
         let own = McpRequest {
             approver,
             arguments,
-            rate,
+            rate: charged.rate,
             ..self.request(caller)
         };
         let body = Bytes::copy_from_slice(small.as_str().as_bytes());

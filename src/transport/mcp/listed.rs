@@ -369,7 +369,7 @@ pub async fn prompt(report: Report) -> Result<GetPromptResult, ErrorData> {
         })?,
         None => Value::Null,
     };
-    if let Some(manifest) = &report.manifest {
+    if let Some(manifest) = &report.delivery.manifest {
         prompt["description"] = json!(text::printable_block(&manifest.description));
     }
     prompt["resultType"] = json!("complete");

@@ -3,7 +3,9 @@
 use super::results::ResultContent;
 use crate::base::semaphore::Permit;
 use crate::base::{lock, text};
-use crate::service::{self, Approver, CallRequest, Caller, Limiter, RateCharge, TraceContext};
+use crate::service::{
+    self, Approver, CallRequest, Caller, Charged, Limiter, RateCharge, Reporting, TraceContext,
+};
 use crate::transport::answers;
 use http::request::Parts;
 use rmcp::model::ErrorData;
@@ -25,7 +27,7 @@ pub struct McpRequest {
     pub limiter: Arc<Limiter>,
     /// The arguments of a call, where they were cut out of the message, and the quota of the body
     /// that brought them.
-    pub arguments: Mutex<Option<(String, Option<Permit>)>>,
+    pub arguments: Mutex<Option<(String, Option<Arc<Permit>>)>>,
     pub rate: RateCharge,
     /// The memory of an answer that no call made, until the answer is sent.
     pub room: Mutex<Option<Permit>>,
@@ -130,8 +132,14 @@ impl McpRequest {
         };
         Ok(CallRequest {
             label: self.label(context)?,
-            trace,
-            rate: self.rate,
+            charged: Charged {
+                rate: self.rate,
+                ..call.charged
+            },
+            reporting: Reporting {
+                trace,
+                ..call.reporting
+            },
             ..call
         })
     }

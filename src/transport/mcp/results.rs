@@ -46,7 +46,7 @@ impl ResultContent {
 pub async fn result(report: Report) -> (CallToolResult, Option<ResultContent>) {
     let mut meta = MetaObject::new();
     meta.insert("dev.toolhost/callId".into(), json!(report.id));
-    meta.insert("dev.toolhost/usage".into(), json!(report.usage));
+    meta.insert("dev.toolhost/usage".into(), json!(report.observed.usage));
     if !report.notes.is_empty() {
         meta.insert("dev.toolhost/notes".into(), json!(report.notes));
     }
@@ -62,7 +62,7 @@ pub async fn result(report: Report) -> (CallToolResult, Option<ResultContent>) {
 async fn content(report: Report) -> (CallToolResult, Option<ResultContent>) {
     let id = report.id.clone();
     let tool = report.tool.clone();
-    let slot = report.slot.clone();
+    let slot = report.delivery.slot.clone();
     let parts = match parts_of(report).await {
         Ok(parts) if answers::is_too_large(&parts) => Err(answers::too_large(answers::TOOL_ANSWER)),
         other => other,
@@ -129,7 +129,10 @@ fn failure(report: &Report) -> CallToolResult {
         words.push_str(&format!("\nCall ID: {}", report.id));
     }
     let mut result = CallToolResult::error(vec![ContentBlock::text(words)]);
-    result.structured_content = report.speaks_envelope.then(|| json!(report.envelope()));
+    result.structured_content = report
+        .delivery
+        .speaks_envelope
+        .then(|| json!(report.envelope()));
     result
 }
 
@@ -139,12 +142,12 @@ fn part(text: &str) -> Part {
 
 /// The members `content` and `structuredContent` of the answer of a call that succeeded.
 async fn parts_of(mut report: Report) -> Result<Parts, Fault> {
-    let manifest = report.manifest.take();
+    let manifest = report.delivery.manifest.take();
     let has_schema = manifest
         .as_ref()
         .is_some_and(|manifest| manifest.output.is_some());
-    let wraps =
-        manifest.is_some_and(|manifest| export::wraps_output(&manifest)) && !report.speaks_envelope;
+    let wraps = manifest.is_some_and(|manifest| export::wraps_output(&manifest))
+        && !report.delivery.speaks_envelope;
     let mut answer = report
         .take_answer()
         .unwrap_or_else(|| ToolAnswer::from(&Value::Null));
@@ -162,7 +165,7 @@ async fn parts_of(mut report: Report) -> Result<Parts, Fault> {
             });
     let has_blocks = blocks.is_some();
     let json = match beside.clone() {
-        _ if report.speaks_envelope => {
+        _ if report.delivery.speaks_envelope => {
             let mut around = Vec::new();
             let _ = visible(&report.envelope(), &mut around);
             answer.put_into(&around)
@@ -176,7 +179,8 @@ async fn parts_of(mut report: Report) -> Result<Parts, Fault> {
     // The text form of the structured part follows the tool's own blocks.
     if !has_blocks || beside.is_some() {
         let bytes = json.iter().map(Part::bytes).sum::<usize>();
-        let indented = match beside.filter(|_| !has_schema && !is_string && !report.speaks_envelope)
+        let indented = match beside
+            .filter(|_| !has_schema && !is_string && !report.delivery.speaks_envelope)
         {
             Some(place) if bytes <= MAX_INDENTED_BYTES => {
                 answer
@@ -199,6 +203,7 @@ async fn parts_of(mut report: Report) -> Result<Parts, Fault> {
         });
     }
     let dropped = report
+        .observed
         .artifacts
         .iter()
         .filter(|artifact| !artifact.published);

@@ -1,0 +1,80 @@
+//! The tool of a call, and its arguments: decoded, checked, and with their secrets known.
+
+use super::arguments::{self, Arguments};
+use super::callers::Rights;
+use super::decision_cache::{CachedDecision, DecisionCache};
+use super::record::CallRecord;
+use super::redact;
+use super::redaction::{Redaction, Withheld};
+use crate::executor::CallDeadline;
+use crate::fault::Fault;
+use crate::manifest::arguments::check_written;
+use crate::registry;
+use serde_json::Value;
+use std::sync::Arc;
+
+/// A tool that was found, and the data of its call that all later stages need.
+pub(super) struct FoundTool {
+    /// The id of the call.
+    pub call: String,
+    /// The user whom the request names.
+    pub label: Option<String>,
+    /// The tools and rules under which the whole decision is taken.
+    pub decisions: Arc<DecisionCache>,
+    pub rights: Rights,
+    pub tool: Arc<registry::Tool>,
+    pub decided: Arc<CachedDecision>,
+    pub timeout_ms: Option<u64>,
+    /// Whether to record what the tool is refused.
+    pub explain: bool,
+    /// When the decision was begun, which is when the clock of the call starts, and the call's time
+    /// limit.
+    pub deadline: CallDeadline,
+}
+
+pub(super) struct CheckedArguments {
+    pub input: Value,
+    pub redaction: Arc<Redaction>,
+    pub withheld: Withheld,
+}
+
+impl FoundTool {
+    /// Decodes the arguments and checks them against the parameters of the tool. Their secrets are
+    /// marked before a fault can quote them. `redaction`: that of the decision before this one.
+    pub async fn check(
+        &self,
+        arguments: &Arc<Arguments>,
+        mut redaction: Arc<Redaction>,
+        record: &mut CallRecord,
+    ) -> Result<CheckedArguments, Fault> {
+        let (deadline, manifest) = (&self.deadline, &self.tool.manifest);
+        let long = arguments.are_long();
+        let arguments = arguments.clone();
+        let (given, written) = deadline.run(long, move || arguments.decode()).await??;
+        let given = arguments::with_timeout(manifest, given, self.timeout_ms);
+        let long = manifest
+            .parameters
+            .as_ref()
+            .is_some_and(|schema| schema.takes_long(&given));
+        let tool = manifest.clone();
+        let (masked, given) = deadline
+            .run(long, move || (redact::of_arguments(&tool, &given), given))
+            .await?;
+        Arc::make_mut(&mut redaction).take(masked);
+        record.redacts(&redaction);
+        let tool = manifest.clone();
+        let (masked, input) = deadline
+            .run(long, move || -> Result<(redact::Masked, Value), Fault> {
+                let input = check_written(&tool, given, &written)?;
+                Ok((redact::of_arguments(&tool, &input), input))
+            })
+            .await??;
+        let withheld = Arc::make_mut(&mut redaction).take(masked);
+        record.redacts(&redaction);
+        Ok(CheckedArguments {
+            input,
+            redaction,
+            withheld,
+        })
+    }
+}

@@ -1,0 +1,176 @@
+//! A call whose executor is done: what its tool was refused, and what it ended with.
+
+use super::denials::{self, DenialContext};
+use super::output;
+use super::record::CallRecord;
+use super::target::Decided;
+use crate::base::{files, text};
+use crate::egress::Traffic;
+use crate::executor::{Denial, Ending, Outcome, ToolAnswer};
+use crate::fault::{Fault, Kind};
+use crate::policy;
+use crate::quantity::MIB;
+use nix::fcntl::OFlag;
+use serde_json::{Value, json};
+use std::path::PathBuf;
+
+pub(super) struct Ran {
+    pub decided: Decided,
+    /// What was observed, secrets hidden.
+    pub outcome: Outcome,
+    pub traffic: Traffic,
+    /// Parts of the answer were received.
+    pub has_parts: bool,
+}
+
+/// A call whose tool answered.
+pub(super) struct Answered {
+    pub decided: Decided,
+    /// The envelope without its output, if the tool uses one.
+    pub envelope: Option<Value>,
+    pub output: ToolAnswer,
+    /// The answer is made of the parts of a stream.
+    pub is_streamed: bool,
+}
+
+impl Ran {
+    /// What the run ended with: the answer, or the fault with its fix. `own`: the host's own files,
+    /// where the call explains what its tool was refused.
+    pub fn answered(
+        self,
+        own: Option<Vec<PathBuf>>,
+        record: &mut CallRecord,
+    ) -> Result<Answered, Fault> {
+        let Ran {
+            decided,
+            mut outcome,
+            traffic,
+            has_parts,
+        } = self;
+        let help = Help::new(&decided, &mut outcome, &traffic, own);
+        for words in output::few_files(&mut outcome.artifacts) {
+            record.narrowed(words);
+        }
+        record.observed(&outcome);
+        let Outcome {
+            ending,
+            logs,
+            printed,
+            artifacts,
+            parts: is_streamed,
+            ..
+        } = outcome;
+        let envelope = match &ending {
+            Ending::Envelope { told, .. } => Some(told.clone()),
+            _ if !decided.enveloped => None,
+            _ if logs.is_empty() => Some(json!({"success": true})),
+            _ => Some(json!({"success": true, "logs": logs})),
+        };
+        let output = output::answer_of(ending, &logs, &printed)
+            .map_err(|fault| help.explain(fault, outcome.usage.output_bytes, has_parts))?;
+        let missing = output::missing_files(&artifacts);
+        record.not_published(&missing);
+        if artifacts.iter().any(|file| file.failed) {
+            let message =
+                "The tool answered, but not all of its files could be written to their folder.";
+            let all: Vec<_> = missing.iter().map(|line| text::printable(line)).collect();
+            return Err(Fault::new(Kind::InternalError, message).details(all.join("\n")));
+        }
+        Ok(Answered {
+            envelope,
+            output,
+            is_streamed,
+            decided,
+        })
+    }
+}
+
+/// What helps with the failure of a tool.
+struct Help<'r> {
+    about: DenialContext<'r>,
+    traffic: &'r Traffic,
+    /// What the tool was refused, as the caller gets it.
+    denials: Vec<Denial>,
+    /// Who set the limit that ended it.
+    limit: Option<String>,
+}
+
+impl<'r> Help<'r> {
+    /// Adds what the tool was refused to what was observed.
+    fn new(
+        target: &'r Decided,
+        outcome: &mut Outcome,
+        traffic: &'r Traffic,
+        own: Option<Vec<PathBuf>>,
+    ) -> Help<'r> {
+        let decision = &target.decided.decision;
+        let is_refused = !outcome.attempts.is_empty()
+            || traffic.events.iter().any(|event| event.refused.is_some());
+        let is_read = is_refused || matches!(outcome.ending, Ending::Exited { .. });
+        // The text of the script that ran, to find names in it; empty if it cannot be read.
+        let script = target.code.site.script.as_deref();
+        let text = script.filter(|_| is_read).and_then(|script| {
+            let file = files::open(script, OFlag::O_NOFOLLOW).ok()?;
+            files::whole(file, MIB).ok()?
+        });
+        let about = DenialContext {
+            site: &target.code.site,
+            decision,
+            tool: &target.found.tool,
+            decisions: &target.found.decisions,
+            script: String::from_utf8_lossy(&text.unwrap_or_default()).into_owned(),
+            arguments: if is_refused {
+                target.redaction.arguments()
+            } else {
+                String::new()
+            },
+            own,
+        };
+        let reached = denials::limit_of(&outcome.ending);
+        let limit =
+            reached.and_then(|(limit, _)| denials::set_by(limit, decision, target.timeout_ms));
+        let reached = reached.and_then(|reached| denials::limit(reached, decision, limit.clone()));
+        let mut observed: Vec<_> = reached.into_iter().collect();
+        observed.extend(denials::observed(traffic, &outcome.attempts, &about));
+        let denials = target.redaction.denials(&observed);
+        outcome.denials.observed.extend(observed);
+        Help {
+            about,
+            traffic,
+            denials,
+            limit,
+        }
+    }
+
+    /// The tool's own failure, with hints. `printed`: bytes of its output.
+    fn explain(self, fault: Fault, printed: u64, has_parts: bool) -> Fault {
+        let about = &self.about;
+        let (anyone, person) = denials::hints(&fault, printed, self.traffic, &self.denials, about);
+        let details = [fault.details.clone(), anyone]
+            .into_iter()
+            .flatten()
+            .reduce(|all, more| all + "\n" + &more);
+        let person = fault.person.clone().or(self.limit).or(person);
+        let message = match (fault.kind, &about.decision.grants.service, has_parts) {
+            (Kind::TimeoutError, Some(_), true) => {
+                "The tool's service sent parts of an answer, but did not end it (`end_of_stream`) \
+                in time."
+                    .to_owned()
+            }
+            (Kind::TimeoutError, Some(_), false) => {
+                "The tool's service did not answer in time.".to_owned()
+            }
+            _ => fault.message.clone(),
+        };
+        // The caller wrote the code of `core:run-code`, and can fix it.
+        let is_own_code = about.tool.manifest.id == policy::RUN_CODE;
+        let by_caller = fault.by_caller || is_own_code && fault.kind == Kind::ScriptError;
+        Fault {
+            message,
+            details,
+            person,
+            by_caller,
+            ..fault
+        }
+    }
+}

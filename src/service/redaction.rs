@@ -1,0 +1,151 @@
+//! What hides the secrets of one call, wherever its texts are shown. It grows while the call is
+//! decided and confined: what was hidden once stays hidden.
+
+use super::redact::{self, Masked, RecordArguments};
+use crate::base::mask::Mask;
+use crate::base::text;
+use crate::executor::{Denial, Ending, Outcome};
+use crate::fault::Fault;
+use crate::policy;
+use serde_json::Value;
+use std::sync::Arc;
+
+/// Longest target of a denial, and longest line that would request it, characters.
+const TARGET: usize = 200;
+const ASK: usize = 2000;
+/// Longest beginning of a bad output, characters.
+const BAD_OUTPUT: usize = 200;
+
+/// An argument that is hidden until the script that it is for is found.
+pub(super) type Withheld = Option<(String, Value)>;
+
+#[derive(Clone, Default)]
+pub(super) struct Redaction {
+    pub mask: Mask,
+    /// Only the secrets that this host gives: names of members, and what operators read, are
+    /// searched for these.
+    pub host: Mask,
+    arguments: Arc<RecordArguments>,
+    /// More of the arguments is hidden than what a schema marks as secret.
+    pub hides_unmarked: bool,
+}
+
+impl Redaction {
+    /// Takes in the arguments, which are read before they are checked, and again with defaults
+    /// filled in.
+    pub fn take(&mut self, arguments: Masked) -> Withheld {
+        self.mask.join(arguments.mask);
+        self.arguments = Arc::new(arguments.shown);
+        self.hides_unmarked = arguments.hides_unmarked;
+        arguments.withheld
+    }
+
+    /// The script that a call names is found: the schemas of all its manifests say what of its
+    /// input is secret.
+    pub fn show_input<'s>(
+        &mut self,
+        withheld: Withheld,
+        schemas: impl Iterator<Item = &'s Value>,
+        input: &Value,
+    ) {
+        let (name, mut shown) = withheld.unwrap_or_else(|| (String::new(), input.clone()));
+        for schema in schemas {
+            let redacted = redact::hide(schema, &shown);
+            self.mask.join(redacted.mask);
+            shown = redacted.shown;
+            self.hides_unmarked |= redacted.hides_unmarked;
+        }
+        if let RecordArguments::Tree(arguments) = Arc::make_mut(&mut self.arguments)
+            && let Some(argument) = arguments.get_mut(&name)
+        {
+            *argument = shown;
+        }
+    }
+
+    /// Hides a text of this host.
+    pub fn hide(&mut self, name: &str, secret: &str) {
+        self.mask.add(secret);
+        self.host.add_as(secret, &format!("[secret {name}]"));
+    }
+
+    /// Hides the host's own variables. What the call brings is not a secret of this host.
+    pub fn hide_variables(&mut self, shape: &policy::Shape) {
+        for (name, variable) in &shape.env {
+            variable
+                .host()
+                .into_iter()
+                .for_each(|value| self.hide(name, value));
+        }
+    }
+
+    /// The arguments as an operator reads them. What a caller brings as secret is hidden where it
+    /// stands, and nowhere else: otherwise a caller could decide what an operator does not see.
+    pub fn arguments(&self) -> String {
+        let shown = self.arguments.to_string();
+        self.host.record(&shown).unwrap_or(shown)
+    }
+
+    /// A text of the tool as a reader may see it, on one line.
+    pub fn line(&self, words: &str) -> String {
+        line(&self.mask, words)
+    }
+
+    /// The same for an operator: no caller hides what a tool did.
+    pub fn host_line(&self, words: &str) -> String {
+        line(&self.host, words)
+    }
+
+    /// A JSON text with the secrets hidden. `None`: there is nothing to hide. `joins`: it is a list
+    /// of texts, which are one text.
+    pub fn answer(&self, json: &str, joins: bool) -> Option<String> {
+        self.mask.answer(json, &self.host, joins)
+    }
+
+    /// Hides secrets in the texts of a run.
+    pub fn apply(&self, outcome: &mut Outcome) {
+        outcome.logs = self.mask.lines(&outcome.logs);
+        outcome.printed = self.mask.lines(&outcome.printed);
+        if let Ending::BadOutput { head, .. } = &mut outcome.ending {
+            *head = text::head(&self.mask.text(head), BAD_OUTPUT);
+        }
+    }
+
+    /// Denials as the caller gets them.
+    pub fn denials(&self, denials: &[Denial]) -> Vec<Denial> {
+        shown_denials(&self.mask, denials)
+    }
+
+    /// Denials as operators get them.
+    pub fn host_denials(&self, denials: &[Denial]) -> Vec<Denial> {
+        shown_denials(&self.host, denials)
+    }
+
+    /// Hides secrets and control characters in a fault.
+    pub fn fault(&self, mut fault: Fault) -> Fault {
+        let block = |text: String| text::printable_block(&self.mask.text(&text));
+        fault.message = self.line(&fault.message);
+        fault
+            .flaws
+            .iter_mut()
+            .for_each(|flaw| *flaw = self.line(flaw));
+        fault.details = fault.details.map(block);
+        fault.person = fault.person.map(block);
+        fault
+    }
+}
+
+fn line(mask: &Mask, words: &str) -> String {
+    text::printable(&mask.text(words))
+}
+
+/// Denials with these secrets and control characters hidden, and long texts cut.
+fn shown_denials(mask: &Mask, denials: &[Denial]) -> Vec<Denial> {
+    let sanitize = |text: &str, most| text::head(&line(mask, text), most);
+    let denials = denials.iter().map(|denial| Denial {
+        target: sanitize(&denial.target, TARGET),
+        rule: sanitize(&denial.rule, TARGET),
+        ask: denial.ask.as_ref().map(|ask| sanitize(ask, ASK)),
+        ..denial.clone()
+    });
+    denials.collect()
+}

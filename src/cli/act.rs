@@ -70,7 +70,7 @@ async fn perform(settings: &Settings, args: &Args, text: &str) -> anyhow::Result
         ..empty
     };
     let answer = action::act(&service, &[], from, action::read(text)).await;
-    service.traces.finish(process::LAST_SPANS).await;
+    service.close().await;
     Ok(answer)
 }
 

@@ -102,7 +102,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
             ended = shown_live(&service, request, args.verbose) => Ok(ended),
             signal = process::wait_for_stop() => Err((signal, service.calls.interrupted(&id))),
         };
-        service.traces.finish(process::LAST_SPANS).await;
+        service.close().await;
         anyhow::Ok(ended)
     });
     runtime.shutdown_timeout(process::SHUTDOWN_TIMEOUT);

@@ -528,7 +528,7 @@ pub fn with_service<T>(
     let done = runtime.block_on(async {
         let service = service_of_one_call(settings, launchers(settings)?, waits)?;
         let done = process::unless_stopped(work(&service)).await;
-        service.traces.finish(process::LAST_SPANS).await;
+        service.close().await;
         anyhow::Ok(done)
     });
     runtime.shutdown_timeout(process::SHUTDOWN_TIMEOUT);

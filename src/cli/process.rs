@@ -7,8 +7,6 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// How long the runtime's threads may take to end.
 pub const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);
-/// How long a process that ends waits for queued spans to reach their collector.
-pub const LAST_SPANS: Duration = Duration::from_secs(2);
 
 /// The runtime for a verb that makes one call and ends: single-threaded, so that no answer waits
 /// for a thread to wake.

@@ -121,51 +121,45 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
         if args.stdio {
             say_nothing_to_call(&service, &client);
         }
-        let last = ShutdownGuard(service.clone());
-        let watch = Watch::new(args.watch, &settings);
-        let stop = CancellationToken::new();
- let kill = CancellationToken::new();
-        let (told, answering) = over_brokers(&settings, &entries, &service, &stop, &kill).await?;
-        listening.iter_mut().for_each(|(_, options)| (options.brokers, options.announced) = told.clone());
-        let spoken = over_stdio(args.stdio, service.clone(), client, stop.clone());
-        let served =
-            over_http(listening, service.clone(), settings.config.proxy.clone(), stop.clone(), kill.child_token());
-        tokio::pin!(spoken, served);
-        let signal = tokio::select! {
-            ended = &mut spoken => ended.map(|()| None)?,
-            ended = &mut served => return ended.map(|()| Exit::Ok.into()),
-            signal = process::wait_for_termination() => Some(signal),
-            failed = reload_on_change(&settings, service, watch, since, hangups) => return Err(failed.into()),
+        let ended = async {
+            let watch = Watch::new(args.watch, &settings);
+            let stop = CancellationToken::new();
+     let kill = CancellationToken::new();
+            let (told, answering) = over_brokers(&settings, &entries, &service, &stop, &kill).await?;
+            listening.iter_mut().for_each(|(_, options)| (options.brokers, options.announced) = told.clone());
+            let spoken = over_stdio(args.stdio, service.clone(), client, stop.clone());
+            let served =
+                over_http(listening, service.clone(), settings.config.proxy.clone(), stop.clone(), kill.child_token());
+            tokio::pin!(spoken, served);
+            let signal = tokio::select! {
+                ended = &mut spoken => ended.map(|()| None)?,
+                ended = &mut served => return ended.map(|()| Exit::Ok.into()),
+                signal = process::wait_for_termination() => Some(signal),
+                failed = reload_on_change(&settings, service.clone(), watch, since, hangups) => return Err(failed.into()),
+            };
+            stop.cancel();
+            // After a second signal, running calls are killed.
+            let rest = async {
+                if signal.is_some() {
+                    let _ = spoken.await;
+                }
+                let (served, _) = tokio::join!(served, answering.join_all());
+                served
+            };
+            let ended = tokio::select! {
+                ended = rest => ended,
+                never = wait_for_second_stop(&kill) => match never {},
+            };
+            ended?;
+            anyhow::Ok(signal.unwrap_or(Exit::Ok.into()))
         };
-        stop.cancel();
-        // After a second signal, running calls are killed.
-        let rest = async {
-            if signal.is_some() {
-                let _ = spoken.await;
-            }
-            let (served, _) = tokio::join!(served, answering.join_all());
-            served
-        };
-        let ended = tokio::select! {
-            ended = rest => ended,
-            never = wait_for_second_stop(&kill) => match never {},
-        };
-        last.0.traces.finish(process::LAST_SPANS).await;
-        ended?;
-        anyhow::Ok(signal.unwrap_or(Exit::Ok.into()))
+        let ended = ended.await;
+        service.close().await;
+        ended
     });
     // A thread may still wait for standard input; nothing of a call is left.
     runtime.shutdown_background();
     ended
-}
-
-/// Writes the last counts of the audit log when the server ends, for whatever reason.
-struct ShutdownGuard(Arc<Service>);
-
-impl Drop for ShutdownGuard {
-    fn drop(&mut self) {
-        self.0.refusals.write_counts();
-    }
 }
 
 /// Kills the running calls at a second signal.

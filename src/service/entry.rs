@@ -26,6 +26,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// How long a service that ends waits for queued spans to reach their collector.
+const LAST_SPANS: Duration = Duration::from_secs(2);
+
 /// What a service is made of.
 pub struct Components {
     pub registry: Arc<registry::Registry>,
@@ -123,6 +126,14 @@ impl Service {
     /// The tools that a caller (`Catalog::who`) may call, in order of id and version.
     pub fn tools(&self, caller: &Caller) -> Result<Vec<Arc<Tool>>, Fault> {
         self.catalog.list(caller)
+    }
+
+    /// Ends the service after its last call: nobody is asked any more, refusals that were only
+    /// counted are recorded, and the last spans are sent.
+    pub async fn close(&self) {
+        self.confirmations.stop();
+        self.refusals.write_counts();
+        self.traces.finish(LAST_SPANS).await;
     }
 
     /// Why every call would be refused now, if so: what each call needs before it looks at its

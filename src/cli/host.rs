@@ -14,7 +14,8 @@ use crate::fault::{Fault, Kind};
 use crate::sandbox::identity;
 use crate::service::runlog;
 use crate::service::{
-    self, Collector, Components, Executors, Service, TraceContext, audit, preflight,
+    self, Collector, Components, Executors, Service, TraceContext, audit,
+    readiness::{self, Readiness},
 };
 use crate::{executor, manifest, policy, registry, runtimes};
 use std::collections::{BTreeMap, BTreeSet};
@@ -262,8 +263,8 @@ impl Tools {
         machine: &policy::Machine,
     ) -> policy::Decision {
         let mut decision = service::requirements::decide(tool, &self.snapshot, policies, machine);
-        let runs = preflight::shipped(&tool.manifest.handler);
-        preflight::foresee(tool, &mut decision, runs, None, &self.snapshot.written);
+        let ready = Readiness::shipped(tool, &decision);
+        readiness::foresee(tool, &mut decision, ready, None, &self.snapshot.written);
         decision
     }
 }

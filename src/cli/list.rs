@@ -4,7 +4,7 @@ use super::refusal::Exit;
 use super::settings::Settings;
 use super::{host, words};
 use crate::base::text::{head, json as json_text, path, printable};
-use crate::service::preflight::{self, Obstacle};
+use crate::service::readiness::{Need, Readiness};
 use crate::transport::export;
 use crate::{policy, registry};
 use serde_json::{Value, json};
@@ -117,10 +117,7 @@ fn show(host: &host::Tools, args: &Args, out: &mut dyn Write) -> io::Result<()> 
         namespace: args.namespace.clone(),
         source: args.source.clone(),
     };
-    let needs = |tool: &registry::Tool| {
-        let decision = host.decide(tool);
-        preflight::obstacles(tool, &decision, preflight::shipped(&tool.manifest.handler))
-    };
+    let needs = |tool: &registry::Tool| Readiness::shipped(tool, &host.decide(tool)).needs();
     let caller = args.caller.clone().unwrap_or_else(host::login);
     let known = |id: &str| {
         policies
@@ -173,13 +170,10 @@ fn show(host: &host::Tools, args: &Args, out: &mut dyn Write) -> io::Result<()> 
 }
 
 /// One tool as JSON, with the paths of its files on this machine.
-fn entry(tool: &registry::Tool, needs: &[Obstacle]) -> Value {
+fn entry(tool: &registry::Tool, needs: &[Need]) -> Value {
     let mut entry = export::describe(tool);
     entry["available"] = json!(needs.is_empty());
-    entry["needs"] = needs
-        .iter()
-        .map(|obstacle| obstacle.need.words.as_str())
-        .collect();
+    entry["needs"] = needs.iter().map(|need| need.words.as_str()).collect();
     entry["manifest"] =
         json!(Some(tool.site.manifest.to_string_lossy()).filter(|path| !path.is_empty()));
     entry["script"] = json!(
@@ -192,13 +186,13 @@ fn entry(tool: &registry::Tool, needs: &[Obstacle]) -> Value {
 }
 
 /// One tool as a row of the table.
-fn row(tool: &registry::Tool, needs: &[Obstacle]) -> Value {
+fn row(tool: &registry::Tool, needs: &[Need]) -> Value {
     let first = tool.manifest.description.lines().next().unwrap_or_default();
     json!({
         "tool": tool.manifest.id,
         "version": head(&tool.manifest.version.to_string(), 20),
         "source": head(&tool.source, 20),
         "description": head(first, MAX_DESCRIPTION_CHARS),
-        "unavailable": needs.iter().map(Obstacle::words).collect::<Vec<_>>(),
+        "unavailable": needs.iter().map(Need::text).collect::<Vec<_>>(),
     })
 }

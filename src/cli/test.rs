@@ -93,7 +93,7 @@ fn choose_tools(service: &Service, args: &Args) -> anyhow::Result<Vec<Arc<regist
 async fn examples(service: &Arc<Service>, tools: &[Arc<registry::Tool>], args: &Args) -> Count {
     let mut count = Count::default();
     for tool in tools {
-        let needs = service.catalog.needs_of(tool);
+        let needs = service.catalog.readiness(tool).lacks();
         if args.all && !needs.is_empty() {
             words::say(&format!(
                 "skip {}: needs {}",

@@ -6,7 +6,6 @@ use super::reload::IN_PROCESS;
 use super::tool::{CORE, Described, Tool};
 use crate::base::json::escape_segment;
 use crate::base::{sha256_hex, suggest, text};
-use crate::fault::Kind;
 use crate::manifest::{Code, Handler, Problem, ServiceDescriptor, ServiceReference, Severity};
 use crate::policy::{self, Need};
 use std::borrow::Cow;
@@ -378,36 +377,6 @@ fn undeclared(
         )
     };
     unknown.map(warning).collect()
-}
-
-/// Everything that keeps a call from starting, except a policy's refusal. `decision`: this tool's,
-/// because a policy can name an interpreter for other tools only.
-pub fn needs_of(tool: &Tool, decision: &policy::Decision) -> Vec<Need> {
-    tool.needs.iter().chain(&decision.lacks).cloned().collect()
-}
-
-/// What a tool needs if policy refuses every call of it.
-pub fn unsatisfied(tool: &Tool, decision: &policy::Decision) -> Option<Need> {
-    if !refused(decision) {
-        return None;
-    }
-    let words = if decision.denied().any(policy::Verdict::never) {
-        "a manifest that requests less, since no policy can allow this"
-    } else {
-        "a policy that allows its requests"
-    };
-    Some(Need::new(
-        "",
-        format!("{words}: see `toolhost audit {}`", tool.manifest.id),
-    ))
-}
-
-/// Whether policy refuses every call.
-pub fn refused(decision: &policy::Decision) -> bool {
-    decision
-        .shape
-        .as_ref()
-        .is_err_and(|fault| fault.kind == Kind::SecurityError)
 }
 
 /// Settles `requires` among the loaded tools: a tool is ready when a ready tool meets each

@@ -12,7 +12,6 @@ pub mod scripts;
 mod snapshot;
 mod tool;
 
-pub use conflicts::{needs_of, refused, unsatisfied};
 pub use load::{BUILTIN_FILES, Builtin, DirectToolLoader, locate, position};
 pub use open_beneath::read_beneath;
 pub use reload::Registry;

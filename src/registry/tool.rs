@@ -46,7 +46,7 @@ pub struct Tool {
     pub site: ToolPaths,
     /// The id of the source it came from.
     pub source: String,
-    /// What it needs and lacks, as far as manifests tell (`needs_of` adds what this machine lacks).
+    /// What it needs and lacks, as far as manifests tell.
     pub needs: Vec<policy::Need>,
 }
 

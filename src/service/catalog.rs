@@ -2,9 +2,9 @@
 //! a running call keeps those of its start.
 
 use super::callers::Rights;
-use super::decision_cache::{CurrentRules, DecisionCache, Rules};
-use super::preflight;
+use super::decision_cache::{CachedDecision, CurrentRules, DecisionCache, Rules};
 use super::quota::Limiter;
+use super::readiness::{Readiness, no_extension};
 use super::request::{Caller, RateCharge};
 use crate::base::lock;
 use crate::base::place::Mounts;
@@ -320,28 +320,25 @@ impl Catalog {
         Ok(decisions)
     }
 
-    /// What keeps a tool from being called on this machine; empty = nothing.
-    pub fn needs_of(&self, tool: &Arc<Tool>) -> Vec<String> {
+    /// Whether a tool can run here, as it was decided about.
+    pub(super) fn readiness_of(&self, tool: &Tool, decided: &CachedDecision) -> Readiness {
+        let ready = || Readiness::of(tool, &decided.decision, self.runs(&tool.manifest.handler));
+        decided.readiness.get_or_init(ready).clone()
+    }
+
+    pub fn readiness(&self, tool: &Arc<Tool>) -> Readiness {
         match self.decisions() {
-            Ok(decisions) => {
-                let needs = registry::needs_of(tool, &decisions.decided(tool).decision);
-                needs.into_iter().map(|need| need.words).collect()
-            }
-            Err(fault) => vec![fault.message],
+            Ok(decisions) => self.readiness_of(tool, &decisions.decided(tool)),
+            Err(fault) => Readiness::Refused(fault),
         }
     }
 
     /// Whether a call of this caller (`who`) could get as far as its executor: agents are shown
     /// only such tools.
     pub fn can_call(&self, caller: &Caller, tool: &Arc<Tool>) -> bool {
-        let Ok(decisions) = self.decisions() else {
-            return false;
-        };
-        if !decisions.rights(caller, None).may_call(&tool.manifest.id) {
-            return false;
-        }
-        let decided = decisions.decided(tool);
-        preflight::obstacles(tool, &decided.decision, self.runs(&tool.manifest.handler)).is_empty()
+        let decisions = self.decisions();
+        decisions.is_ok_and(|known| known.rights(caller, None).may_call(&tool.manifest.id))
+            && matches!(self.readiness(tool), Readiness::Ready)
     }
 
     pub fn confirms(&self, tool: &Arc<Tool>) -> bool {
@@ -415,7 +412,7 @@ impl Catalog {
     }
 
     /// Whether this host can run the handler.
-    pub(super) fn runs(&self, handler: &Handler) -> Result<(), Fault> {
+    fn runs(&self, handler: &Handler) -> Result<(), Fault> {
         self.executor(handler)?;
         match handler {
             Handler::ServiceMethod { .. } => self.executors.methods.find(handler).map(drop),
@@ -440,7 +437,7 @@ impl Catalog {
                 .unwrap_or_else(PoisonError::into_inner)
                 .get(kind)
                 .cloned()
-                .ok_or_else(|| preflight::no_extension(kind)),
+                .ok_or_else(|| no_extension(kind)),
             Handler::Document(_) => Ok(Arc::new(Documents)),
             Handler::ToolService(remote) => {
                 remote

@@ -1,6 +1,7 @@
 //! The decision about each tool, made once and used until the registry, the operator's rules or a
 //! mount change. Holds nothing of a call.
 
+use super::readiness::Readiness;
 use super::requirements;
 use crate::base::lock;
 use crate::base::place::Mounts;
@@ -11,7 +12,7 @@ use crate::packages::FileStamps;
 use crate::policy;
 use crate::registry::{self, Tool};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// What the operator allows, and what this machine has.
 #[derive(Clone, Debug)]
@@ -41,6 +42,19 @@ pub(super) struct DecisionCache {
 pub(super) struct CachedDecision {
     pub decision: policy::Decision,
     pub shape_digest: String,
+    /// Whether its tool can run on this host, once somebody asks.
+    pub readiness: OnceLock<Readiness>,
+}
+
+impl From<policy::Decision> for CachedDecision {
+    fn from(decision: policy::Decision) -> CachedDecision {
+        let shape = decision.shape.as_ref();
+        CachedDecision {
+            shape_digest: shape.map(|shape| shape.digest()).unwrap_or_default(),
+            decision,
+            readiness: OnceLock::new(),
+        }
+    }
 }
 
 impl DecisionCache {
@@ -119,15 +133,7 @@ impl DecisionCache {
     fn decide(&self, tool: &Tool) -> Arc<CachedDecision> {
         let decision =
             requirements::decide(tool, &self.snapshot, &self.policies, &self.rules.machine);
-        let shape_digest = decision
-            .shape
-            .as_ref()
-            .map(|shape| shape.digest())
-            .unwrap_or_default();
-        Arc::new(CachedDecision {
-            decision,
-            shape_digest,
-        })
+        Arc::new(decision.into())
     }
 }
 

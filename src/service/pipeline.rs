@@ -17,6 +17,7 @@ use super::found::FoundTool;
 use super::ledger::Ledger;
 use super::quota::{Limiter, Slot};
 use super::ran::{Answered, Ran};
+use super::readiness::unavailable;
 use super::reading::{AnswerRules, ReadAnswer};
 use super::record::{CallRecord, lost_lines, traffic};
 use super::redaction::Redaction;
@@ -25,7 +26,7 @@ use super::request::{CallRequest, Event, EventStream};
 use super::streamed::StreamedAnswer;
 use super::target::{Decided, Targets};
 use super::traces::context::TraceContext;
-use super::{ledger, packages, preflight, secrets};
+use super::{ledger, packages, secrets};
 use crate::base::lock;
 use crate::base::mask::Hidden;
 use crate::egress::Traffic;
@@ -242,7 +243,8 @@ impl Pipeline {
         let mut deadline = CallDeadline::usual(&rights.principal, requested);
         let decided = decisions.decided_for(&tool, &deadline).await?;
         record.found(tool.clone());
-        preflight::available(&tool, &decided.decision)?;
+        let lacks = self.catalog.readiness_of(&tool, &decided).lacks();
+        unavailable(&tool, &lacks).map_or(Ok(()), Err)?;
         deadline.limit = Duration::from_millis(policy::time_ms(&decided.decision, timeout_ms)?);
         let found = FoundTool {
             call: admitted.id.clone(),

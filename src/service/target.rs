@@ -323,11 +323,6 @@ impl Targets<'_> {
             .refused()
             .map_or(Ok(()), |fault| Err(fault.clone()))?;
         check_env(&given.env, &owners)?;
-        let shape_digest = decision
-            .shape
-            .as_ref()
-            .map(|shape| shape.digest())
-            .unwrap_or_default();
         let executor = self.catalog.script_executor(language)?;
         let script = read_script(&*executor, &decision, &deadline).await?;
         Ok(Decided {
@@ -337,10 +332,7 @@ impl Targets<'_> {
                 .into_iter()
                 .map(|(own, site)| (own.digest.clone(), site))
                 .collect(),
-            decided: Arc::new(CachedDecision {
-                decision,
-                shape_digest,
-            }),
+            decided: Arc::new(decision.into()),
             code: Code {
                 site,
                 script,

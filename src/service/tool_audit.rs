@@ -2,7 +2,7 @@
 
 use super::entry::Service;
 use super::script::digest_of_script;
-use super::{packages, preflight};
+use super::{packages, readiness};
 use crate::fault::Fault;
 use crate::policy;
 use serde_json::{Value, json};
@@ -12,12 +12,12 @@ use serde_json::{Value, json};
 pub fn tool(service: &Service, reference: &str) -> Result<Value, Fault> {
     let decisions = service.catalog.decisions()?;
     let tool = decisions.snapshot.find(reference)?;
-    let mut decision = decisions.decided(&tool).decision.clone();
-    let runs = service.catalog.runs(&tool.manifest.handler);
-    preflight::foresee(
+    let decided = decisions.decided(&tool);
+    let mut decision = decided.decision.clone();
+    readiness::foresee(
         &tool,
         &mut decision,
-        runs,
+        service.catalog.readiness_of(&tool, &decided),
         Some(&service.ledger),
         &decisions.snapshot.written,
     );

@@ -5,9 +5,8 @@ use super::python;
 use crate::base::json::escape_segment;
 use crate::base::text::{self, printable};
 use crate::base::{files, suggest};
-use crate::fault::Kind;
 use crate::manifest::{Code, Handler, Language, Manifest, Problem, Severity, host};
-use crate::service::preflight::{self, Obstacle};
+use crate::service::readiness::{Need, Readiness};
 use crate::{executor, policy, registry, service};
 use nix::fcntl::OFlag;
 use policy::{RequestKind, Verdict};
@@ -83,7 +82,7 @@ pub fn tell(
 
 /// What the tool requests and policy refuses.
 fn asks(tool: &registry::Tool, decision: &policy::Decision) -> Vec<Problem> {
-    let refused = registry::refused(decision);
+    let refused = decision.is_denied();
     // In mode "narrow" the tool runs with less. A request that no policy can grant is still a
     // mistake.
     let mut problems: Vec<Problem> = decision
@@ -120,18 +119,17 @@ fn asks(tool: &registry::Tool, decision: &policy::Decision) -> Vec<Problem> {
 
 /// The reasons other than policy for which no call can begin.
 fn find_obstacles(tool: &registry::Tool, decision: &policy::Decision) -> Vec<Problem> {
-    let mut found =
-        preflight::obstacles(tool, decision, preflight::shipped(&tool.manifest.handler));
-    found.retain(|obstacle| obstacle.kind != Kind::SecurityError);
-    fn problem(obstacle: &Obstacle) -> Problem {
+    let mut found = Readiness::shipped(tool, decision).needs();
+    found.retain(|need| !matches!(need, Need::Policy(..)));
+    fn problem(need: &Need) -> Problem {
         // A tool that another machine or a later version could run is not a fault of its file.
-        let severity = if obstacle.need.mistake {
+        let severity = if need.mistake {
             Severity::Warning
         } else {
             Severity::Note
         };
-        let message = format!("unavailable here: {}", obstacle.words());
-        Problem::new(severity, Code::Dependency, &*obstacle.need.pointer, message)
+        let message = format!("unavailable here: {}", need.text());
+        Problem::new(severity, Code::Dependency, &*need.pointer, message)
     }
     found.iter().map(problem).collect()
 }

@@ -174,6 +174,12 @@ impl Decision {
             .filter(|fault| !(self.identity.in_process && fault.kind == Kind::InternalError))
     }
 
+    /// Whether policy refuses every call.
+    pub fn is_denied(&self) -> bool {
+        self.refused()
+            .is_some_and(|fault| fault.kind == Kind::SecurityError)
+    }
+
     pub fn denied(&self) -> impl Iterator<Item = &Verdict> {
         self.verdicts.iter().filter(|v| !v.allowed)
     }

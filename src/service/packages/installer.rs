@@ -383,9 +383,6 @@ impl Installer<'_> {
                 }
             }
         };
-        lost_lines(heard.lost())
-            .iter()
-            .for_each(|line| record.log(line));
         record.ended(&ended);
         ended
     }

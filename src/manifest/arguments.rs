@@ -126,6 +126,12 @@ pub fn check_written(
 }
 
 impl Manifest {
+    /// Whether checking these arguments may take long.
+    pub fn takes_long(&self, arguments: &Value) -> bool {
+        let schema = self.parameters.as_ref();
+        schema.is_some_and(|schema| schema.takes_long(arguments))
+    }
+
     /// Checks a successful result against `output`.
     pub fn check_output(&self, output: &Value) -> Result<(), Fault> {
         let flaws = self

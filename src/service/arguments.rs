@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 #[derive(Clone, PartialEq)]
 pub enum Arguments {
@@ -26,6 +27,22 @@ pub enum Arguments {
         texts: Value,
         duplicates: Vec<String>,
     },
+}
+
+/// The arguments of a call as they arrived.
+pub(super) struct ReceivedArguments {
+    pub arguments: Arc<Arguments>,
+    /// Reading them takes so long that it is done on another thread.
+    pub are_long: bool,
+}
+
+impl From<Arguments> for ReceivedArguments {
+    fn from(arguments: Arguments) -> ReceivedArguments {
+        ReceivedArguments {
+            are_long: matches!(&arguments, Arguments::Text(text) if text.len() > LARGE_TEXT_BYTES),
+            arguments: Arc::new(arguments),
+        }
+    }
 }
 
 /// Shows nothing: arguments can hold secrets.
@@ -54,10 +71,6 @@ impl Arguments {
             Arguments::Strings(pairs) => format!("{pairs:?}").into(),
             Arguments::Inputs { texts, .. } => texts.to_string().into(),
         }
-    }
-
-    pub(super) fn are_long(&self) -> bool {
-        matches!(self, Arguments::Text(text) if text.len() > LARGE_TEXT_BYTES)
     }
 
     /// The value, and how it was written.

@@ -159,7 +159,12 @@ impl Service {
         let entry = self.refusals.open_record(&principal);
         let refused = entry.as_ref().err().cloned();
         let meter = self.meters.of(&request.tool, &self.catalog);
-        let sinks = RecordSinks::of_call(span, meter, listed, entry.ok());
+        let sinks = RecordSinks {
+            span,
+            meter: Some(meter),
+            listed: Some(listed),
+            entry: entry.ok(),
+        };
         let mut record = CallRecord::begin(id.clone(), &request, sinks);
         let mut stream = EventStream::to(sink);
         let running = async {

@@ -1,6 +1,6 @@
 //! The tool of a call, and its arguments: decoded, checked, and with their secrets known.
 
-use super::arguments::{self, Arguments};
+use super::arguments::{self, ReceivedArguments};
 use super::callers::Rights;
 use super::decision_cache::{CachedDecision, DecisionCache};
 use super::record::CallRecord;
@@ -43,19 +43,16 @@ impl FoundTool {
     /// marked before a fault can quote them. `redaction`: that of the decision before this one.
     pub async fn check(
         &self,
-        arguments: &Arc<Arguments>,
+        received: &ReceivedArguments,
         mut redaction: Arc<Redaction>,
         record: &mut CallRecord,
     ) -> Result<CheckedArguments, Fault> {
         let (deadline, manifest) = (&self.deadline, &self.tool.manifest);
-        let long = arguments.are_long();
-        let arguments = arguments.clone();
-        let (given, written) = deadline.run(long, move || arguments.decode()).await??;
+        let arguments = received.arguments.clone();
+        let decoded = deadline.run(received.are_long, move || arguments.decode());
+        let (given, written) = decoded.await??;
         let given = arguments::with_timeout(manifest, given, self.timeout_ms);
-        let long = manifest
-            .parameters
-            .as_ref()
-            .is_some_and(|schema| schema.takes_long(&given));
+        let long = manifest.takes_long(&given);
         let tool = manifest.clone();
         let (masked, given) = deadline
             .run(long, move || (redact::of_arguments(&tool, &given), given))

@@ -5,7 +5,7 @@
 //! not, the call starts over or, where a person approved the previous one, is refused. All else is
 //! in the record, which the stages fill. Nothing runs that could not be recorded first.
 
-use super::arguments::Arguments;
+use super::arguments::ReceivedArguments;
 use super::audit::log::Log;
 use super::breaker::Breakers;
 use super::call_ended::Stage;
@@ -52,7 +52,7 @@ const CHANGES: usize = 3;
 struct Admitted {
     id: String,
     request: CallRequest,
-    arguments: Arc<Arguments>,
+    arguments: ReceivedArguments,
     slot: Slot,
     /// What the call does with its network, as the executor notes it.
     traffic: Arc<Mutex<Traffic>>,
@@ -181,14 +181,16 @@ impl Pipeline {
             .get_or_insert_with(|| rights.caller.user.clone());
         let (_, rights, tool) = self.tool(&request, record)?;
         let tools = std::slice::from_ref(&tool.manifest.id);
-        let slot = self.limiter.enter(&mut request, &rights, tools).await?;
+        let arguments = std::mem::take(&mut request.arguments).into();
+        let entered = self.limiter.enter(&mut request, &arguments, &rights, tools);
+        let slot = entered.await?;
         let traffic = traffic(&rights.principal);
         record.admitted(&traffic);
         Ok(Admitted {
             id,
             slot,
             traffic,
-            arguments: Arc::new(std::mem::take(&mut request.arguments)),
+            arguments,
             request,
             is_approved: false,
             environment: None,

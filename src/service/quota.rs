@@ -3,7 +3,7 @@
 //! A quota is charged to the principal, who authenticated: under whatever names it acts, it has at
 //! most its share. A call is admitted, queued, or refused with a retryable `RateLimitError`.
 
-use super::arguments::Arguments;
+use super::arguments::{Arguments, ReceivedArguments};
 use super::callers::Rights;
 use super::request::{CallRequest, RateCharge};
 use crate::base::semaphore::{self, Claim, FairSemaphore, Permit};
@@ -298,6 +298,7 @@ impl Limiter {
     pub(super) async fn enter(
         &self,
         request: &mut CallRequest,
+        received: &ReceivedArguments,
         rights: &Rights,
         tools: &[String],
     ) -> Result<Slot, Fault> {
@@ -306,13 +307,10 @@ impl Limiter {
             .admitted
             .try_enter_as(&claim(&self.admitted, rights, tools, false), 1)
             .ok_or_else(busy)?;
-        let arguments = std::mem::take(&mut request.arguments);
+        let arguments = received.arguments.clone();
         let until = CallDeadline::usual(&rights.principal, request.timeout_ms);
-        let weighed = until.run(arguments.are_long(), move || {
-            (weight(&arguments), arguments)
-        });
-        let (bytes, arguments) = weighed.await?;
-        request.arguments = arguments;
+        let bytes = until.run(received.are_long, move || weight(&arguments));
+        let bytes = bytes.await?;
         let reserved = self.keep_text(&rights.principal, bytes)?;
         request.charged.body = None;
         let running = self
@@ -473,10 +471,14 @@ mod tests {
                 caller,
                 principal,
             };
-            let arguments = Arguments::Text(format!("[{}{{}}]", "{},".repeat(bytes)));
-            let mut request = CallRequest::new(Caller::named("u"), "t:x", arguments);
+            let arguments = Arguments::Text(format!("[{}{{}}]", "{},".repeat(bytes))).into();
             limiter
-                .enter(&mut request, &rights, &[format!("t:{label}")])
+                .enter(
+                    &mut CallRequest::default(),
+                    &arguments,
+                    &rights,
+                    &[format!("t:{label}")],
+                )
                 .await
         };
         let limiter = Limiter::new(16, 0);

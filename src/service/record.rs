@@ -10,7 +10,7 @@ use super::call_ended::{
 };
 use super::calls::{CallState, OpenCall, Phase};
 use super::meters::Meter;
-use super::redaction::Redaction;
+use super::redaction::{Redaction, line, shown_denials};
 use super::report::{CallResult, Report};
 use super::request::{CallRequest, Caller};
 use super::traces::context::TraceContext;
@@ -58,11 +58,12 @@ pub(super) struct CallRecord {
 
 /// Where the end of a call is written.
 pub(super) struct RecordSinks {
-    span: CallSpan,
-    meter: Option<Meter>,
-    listed: Option<OpenCall>,
-    /// The permit to write its line of the audit log, until that is written.
-    entry: Option<RecordPermit>,
+    pub span: CallSpan,
+    pub meter: Option<Meter>,
+    pub listed: Option<OpenCall>,
+    /// The permit to write its line of the audit log, until that is written. Without it the call is
+    /// refused.
+    pub entry: Option<RecordPermit>,
 }
 
 impl RecordSinks {
@@ -73,21 +74,6 @@ impl RecordSinks {
             meter: None,
             listed: None,
             entry: Some(entry),
-        }
-    }
-
-    /// For a call: it is also traced, counted and listed. Without an entry it is refused.
-    pub fn of_call(
-        span: CallSpan,
-        meter: Meter,
-        listed: OpenCall,
-        entry: Option<RecordPermit>,
-    ) -> RecordSinks {
-        RecordSinks {
-            span,
-            meter: Some(meter),
-            listed: Some(listed),
-            entry,
         }
     }
 }
@@ -356,14 +342,13 @@ impl CallRecord {
 
     /// Notes the files that were not published.
     pub fn not_published(&mut self, lines: &[String]) {
-        let shown = |line: fn(&Redaction, &str) -> String| {
-            few(lines
-                .iter()
-                .map(|text| line(&self.redaction, text))
-                .collect())
-        };
-        self.notes.all.extend(shown(Redaction::host_line));
-        self.notes.for_caller.extend(shown(Redaction::line));
+        let Redaction { mask, host, .. } = &*self.redaction;
+        for (mask, notes) in [
+            (host, &mut self.notes.all),
+            (mask, &mut self.notes.for_caller),
+        ] {
+            notes.extend(few(lines.iter().map(|text| line(mask, text)).collect()));
+        }
     }
 
     /// The answer held a secret argument or variable.
@@ -486,8 +471,8 @@ impl CallRecord {
     /// what a tool did.
     fn line(&self, fault: Option<&Fault>) -> AuditRecord {
         let redaction = &self.redaction;
-        let message = fault.map(|fault| redaction.host_line(&fault.message));
-        let denials = redaction.host_denials(&self.report.observed.denials.observed);
+        let message = fault.map(|fault| line(&redaction.host, &fault.message));
+        let denials = shown_denials(&redaction.host, &self.report.observed.denials.observed);
         let decision = if self.ran {
             Decision::Allowed
         } else {

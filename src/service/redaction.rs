@@ -90,11 +90,6 @@ impl Redaction {
         line(&self.mask, words)
     }
 
-    /// The same for an operator: no caller hides what a tool did.
-    pub fn host_line(&self, words: &str) -> String {
-        line(&self.host, words)
-    }
-
     /// A JSON text with the secrets hidden. `None`: there is nothing to hide. `joins`: it is a list
     /// of texts, which are one text.
     pub fn answer(&self, json: &str, joins: bool) -> Option<String> {
@@ -115,11 +110,6 @@ impl Redaction {
         shown_denials(&self.mask, denials)
     }
 
-    /// Denials as operators get them.
-    pub fn host_denials(&self, denials: &[Denial]) -> Vec<Denial> {
-        shown_denials(&self.host, denials)
-    }
-
     /// Hides secrets and control characters in a fault.
     pub fn fault(&self, mut fault: Fault) -> Fault {
         let block = |text: String| text::printable_block(&self.mask.text(&text));
@@ -134,12 +124,13 @@ impl Redaction {
     }
 }
 
-fn line(mask: &Mask, words: &str) -> String {
+/// A text on one line, these secrets hidden.
+pub(super) fn line(mask: &Mask, words: &str) -> String {
     text::printable(&mask.text(words))
 }
 
 /// Denials with these secrets and control characters hidden, and long texts cut.
-fn shown_denials(mask: &Mask, denials: &[Denial]) -> Vec<Denial> {
+pub(super) fn shown_denials(mask: &Mask, denials: &[Denial]) -> Vec<Denial> {
     let sanitize = |text: &str, most| text::head(&line(mask, text), most);
     let denials = denials.iter().map(|denial| Denial {
         target: sanitize(&denial.target, TARGET),

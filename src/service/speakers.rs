@@ -5,7 +5,7 @@
 //! tool waits, too.
 
 use super::report::Report;
-use super::request::{CallRequest, Event, Sink};
+use super::request::{CallRequest, Event, Sink, new_id};
 use crate::fault::{Fault, Kind};
 use futures_util::future::{BoxFuture, MaybeDone, maybe_done};
 use std::collections::VecDeque;
@@ -108,7 +108,7 @@ impl Speakers {
                 .iter_mut()
                 .map(|(request, _): &mut (CallRequest, Show)| {
                     (
-                        request.id.get_or_insert_with(super::new_id).as_str().into(),
+                        request.id.get_or_insert_with(new_id).as_str().into(),
                         request.tool.clone(),
                     )
                 })

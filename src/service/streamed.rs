@@ -73,13 +73,13 @@ impl StreamedAnswer {
                     return Err(output::over_limit(Limit::OutputBytes, self.allowed));
                 };
                 self.left = left;
+                let is_long = part.as_str().len() > LARGE_TEXT_BYTES;
                 let text = match part.string() {
                     _ if !stream.is_heard() => return Ok(()),
                     Some(text) => text,
                     None => {
                         self.flush(record, stream).await?;
                         let redaction = self.redaction.clone();
-                        let is_long = part.as_str().len() > LARGE_TEXT_BYTES;
                         let shown = self.deadline.run(is_long, move || {
                             let shown = redaction.answer(part.as_str(), false);
                             shown.unwrap_or_else(|| part.to_string())
@@ -89,7 +89,7 @@ impl StreamedAnswer {
                     }
                 };
                 let is_empty = text.is_empty();
-                let shown = self.shown(Some(text), record).await?;
+                let shown = self.shown(Some(text), is_long, record).await?;
                 if shown.is_empty() && !is_empty {
                     return Ok(());
                 }
@@ -105,7 +105,7 @@ impl StreamedAnswer {
         record: &mut CallRecord,
         stream: &mut EventStream,
     ) -> Result<(), Fault> {
-        let shown = self.shown(None, record).await?;
+        let shown = self.shown(None, false, record).await?;
         if !shown.is_empty() {
             stream.push(Event::Part(shown));
         }
@@ -116,11 +116,9 @@ impl StreamedAnswer {
     async fn shown(
         &mut self,
         text: Option<String>,
+        is_long: bool,
         record: &mut CallRecord,
     ) -> Result<String, Fault> {
-        let is_long = text
-            .as_ref()
-            .is_some_and(|text| text.len() > LARGE_TEXT_BYTES);
         let redaction = self.redaction.clone();
         let mut buffer = std::mem::take(&mut self.buffer);
         let (shown, buffer) = self

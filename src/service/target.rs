@@ -565,10 +565,7 @@ async fn fits_owners(
 ) -> Result<Value, Fault> {
     let mut filled = Vec::new();
     for (manifest, _) in owners {
-        let long = manifest
-            .parameters
-            .as_ref()
-            .is_some_and(|schema| schema.takes_long(&given));
+        let long = manifest.takes_long(&given);
         let own = manifest.clone();
         let input = given.clone();
         let checked = deadline

@@ -490,7 +490,7 @@ async fn what_is_not_listed_answers_to_its_exact_name() {
             root,
             "fake:hidden",
             echo(),
-            json!({"presentation": {"hidden": true}}),
+            json!({"presentation": {"listed": false}}),
         );
         define(
             root,

@@ -98,29 +98,26 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         );
         registry::Builtin::begin();
         let service = host::service_of_one_call(settings, launchers, Some(words::note))?;
-        let ended = tokio::select! {
-            ended = shown_live(&service, request, args.verbose) => Ok(ended),
-            signal = process::wait_for_stop() => Err((signal, service.calls.interrupted(&id))),
+        let mut signal = None;
+        let over = async {
+            signal = Some(process::wait_for_stop().await);
+            service::output::cancelled()
         };
+        let (report, live) = shown_live(&service, request, args.verbose, over).await;
         service.close().await;
-        anyhow::Ok(ended)
+        anyhow::Ok((report, live, signal))
     });
     runtime.shutdown_timeout(process::SHUTDOWN_TIMEOUT);
-    match ended? {
-        Ok((report, live)) => {
-            let report = if args.explain {
-                report
-            } else {
-                report.for_agents()
-            };
-            Ok(show(&args, &report, &live))
-        }
-        Err((signal, fault)) => Ok(exit_interrupted(
-            &args,
-            &Report::of_fault(id, &args.tool, fault),
-            signal,
-        )),
-    }
+    let (report, live, signal) = ended?;
+    let report = if args.explain {
+        report
+    } else {
+        report.for_agents()
+    };
+    Ok(match signal {
+        None => show(&args, &report, &live),
+        Some(signal) => exit_interrupted(&args, &report, signal),
+    })
 }
 
 /// A call by this process's own user.
@@ -146,10 +143,12 @@ async fn shown_live(
     service: &Service,
     request: CallRequest,
     verbose: bool,
+    over: impl Future<Output = Fault>,
 ) -> (Report, Vec<String>) {
     let terminal = io::stderr().is_terminal();
     if !verbose && !terminal {
-        return (service.call(request, Sink::none()).await, Vec::new());
+        let report = service.call_unless(request, Sink::none(), over).await;
+        return (report, Vec::new());
     }
     let (sink, mut events) = Sink::new(LINES);
     fn show(name: &str, line: &str) {
@@ -182,7 +181,7 @@ async fn shown_live(
         }
         live
     };
-    tokio::join!(service.call(request, sink), lines)
+    tokio::join!(service.call_unless(request, sink, over), lines)
 }
 
 fn exit_interrupted(args: &Args, report: &Report, signal: ExitCode) -> ExitCode {

@@ -323,6 +323,7 @@ fn tool(reader: &mut Reader<'_>, value: &Value, at: &str, bytes: &[u8]) -> Optio
         idempotent: false,
         is_final: false,
         hidden: false,
+        is_listed: true,
         model_name,
         schema_as_written: false,
         metadata: types::Metadata::default(),

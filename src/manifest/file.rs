@@ -110,6 +110,7 @@ fn manifest(reader: &mut Reader<'_>, top: &Value, bytes: &[u8]) -> Option<Manife
         idempotent: top["idempotent"] == true,
         is_final,
         hidden: top["presentation"]["hidden"] == true,
+        is_listed: top["presentation"]["listed"] != false,
         model_name: reader.get("/presentation/modelName"),
         schema_as_written: top["presentation"]["schemaAsWritten"] == true,
         metadata: metadata.unwrap_or_default(),

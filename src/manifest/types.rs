@@ -176,7 +176,10 @@ pub struct Manifest {
     /// The author's claim: a second call with the same arguments changes nothing more.
     pub idempotent: bool,
     pub is_final: bool,
+    /// Its output is kept from the reader of a stream.
     pub hidden: bool,
+    /// Agents are offered it.
+    pub is_listed: bool,
     /// The name by which models know the tool, where the author chose one.
     pub model_name: Option<String>,
     /// Models get the schema of the arguments as it is written.

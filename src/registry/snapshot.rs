@@ -320,14 +320,14 @@ impl Snapshot {
         ))
     }
 
-    /// Up to three ids that may have been meant. Hidden tools are not offered.
+    /// Up to three ids that may have been meant. Tools that are not listed are not offered.
     fn near(&self, id: &str, known: &dyn Fn(&str) -> bool) -> Vec<String> {
         let ids: Vec<&str> = self
             .tools
             .keys()
             .map(String::as_str)
             .filter(|id| known(id))
-            .filter(|id: &&str| self.versions(id).iter().any(|tool| !tool.manifest.hidden))
+            .filter(|id: &&str| self.versions(id).iter().any(|tool| tool.manifest.is_listed))
             .collect();
         // `echo` for `custom:echo`, `ns__echo` for `ns:echo`.
         let name = id

@@ -42,6 +42,8 @@ pub(super) struct CallEnded {
     pub executor: String,
     /// What was called: a command line, `service.method`, or an `x-…` type.
     pub command: String,
+    /// The packages that it has.
+    pub dependencies: String,
     /// The first bytes of a stdout that is not one JSON document.
     pub bad_output: String,
     /// Each stage: when it began, measured from the call's arrival, and how long it took.

@@ -8,12 +8,11 @@ use crate::base::lock;
 use crate::base::semaphore::{self, Claim, Permit};
 use crate::base::shares::{Charge, IN_USE, Shares};
 use crate::base::text::{head, printable};
-use crate::fault::{Fault, Kind};
+use crate::fault::Fault;
 use serde::Serialize;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::oneshot;
-use tokio_util::sync::CancellationToken;
 
 /// Most ended calls that are remembered. Beyond it, the oldest of the principal with the most is
 /// removed.
@@ -55,11 +54,21 @@ pub struct Calls(Mutex<Shares<String, CallEntry>>);
 #[derive(Debug)]
 pub(super) struct CallEntry {
     pub state: CallState,
-    cancel: CancellationToken,
+    /// Ends the call with this fault.
+    cancel: Option<oneshot::Sender<Fault>>,
     /// A person is asked about it.
     pub is_asking: bool,
     /// A question that operators may answer.
     pub question: Option<OpenQuestion>,
+}
+
+impl CallEntry {
+    /// Only the first end counts.
+    fn end(&mut self, fault: Fault) {
+        if let Some(cancel) = self.cancel.take() {
+            let _ = cancel.send(fault);
+        }
+    }
 }
 
 /// A question that operators may answer, kept in the entry of its call.
@@ -77,12 +86,15 @@ pub(super) struct OpenQuestion {
 pub(super) struct OpenCall {
     pub calls: Arc<Calls>,
     id: String,
-    pub cancelled: CancellationToken,
 }
 
 impl Calls {
-    pub(super) fn begin(self: &Arc<Self>, id: &str, request: &CallRequest) -> OpenCall {
-        let cancelled = CancellationToken::new();
+    pub(super) fn begin(
+        self: &Arc<Self>,
+        id: &str,
+        request: &CallRequest,
+    ) -> (OpenCall, oneshot::Receiver<Fault>) {
+        let (cancel, cancelled) = oneshot::channel();
         let state = CallState {
             id: id.to_owned(),
             caller: request.caller.user.clone(),
@@ -95,7 +107,7 @@ impl Calls {
         };
         let entry = CallEntry {
             state,
-            cancel: cancelled.clone(),
+            cancel: Some(cancel),
             is_asking: false,
             question: None,
         };
@@ -105,11 +117,11 @@ impl Calls {
             size: 0,
         };
         lock(&self.0).put(id.to_owned(), free, IN_USE, entry);
-        OpenCall {
+        let open = OpenCall {
             calls: self.clone(),
             id: id.to_owned(),
-            cancelled,
-        }
+        };
+        (open, cancelled)
     }
 
     /// Changes an open call, or reads it.
@@ -184,39 +196,20 @@ impl Calls {
             .then_some(state)
     }
 
-    /// The fault of a call that was dropped because its host stops.
-    pub fn stopped(&self, id: &str) -> Fault {
-        self.midway(
-            id,
-            Fault::new(Kind::CancelledError, "The server was stopped.").retryable(),
-        )
-    }
-
-    /// The fault of a call that its caller interrupted.
-    pub fn interrupted(&self, id: &str) -> Fault {
-        self.midway(id, output::cancelled())
-    }
-
-    fn midway(&self, id: &str, fault: Fault) -> Fault {
-        let ran = self
-            .state(&Caller::operator(""), id)
-            .is_some_and(|state| state.ran);
-        if ran {
-            output::cancelled_midway(fault)
-        } else {
-            fault
-        }
-    }
-
     /// Cancels an open call of this caller (`who`), or any call for an operator. False: the call
     /// does not exist.
     pub fn cancel(&self, caller: &Caller, id: &str) -> bool {
         self.change(id, |call| {
             caller
                 .sees(&call.state.caller, &call.state.principal)
-                .then(|| call.cancel.cancel())
+                .then(|| call.end(output::cancelled()))
         })
         .flatten()
         .is_some()
+    }
+
+    /// Ends an open call with this fault.
+    pub(super) fn end(&self, id: &str, fault: Fault) {
+        self.change(id, |call| call.end(fault));
     }
 }

@@ -56,7 +56,7 @@ impl Confirmations {
     pub fn begin(&self) -> Result<Arc<()>, Fault> {
         if self.stop.is_cancelled() {
             return Err(Fault::new(
-                Kind::RateLimitError,
+                Kind::ServiceError,
                 "The server is being stopped, so nobody is asked.",
             )
             .retryable());

@@ -151,8 +151,7 @@ impl Service {
         let id = request.id.take().unwrap_or_else(new_id);
         let span = self.traces.of_call(request.reporting.trace.take());
         request.reporting.trace = span.context().cloned();
-        let listed = self.calls.begin(&id, &request);
-        let cancelled = listed.cancelled.clone();
+        let (listed, cancelled) = self.calls.begin(&id, &request);
         let principal = request.caller.user.clone();
         let is_unread = request.refused.is_some();
         // Opened first, so that a refusal is recorded as surely as a run.
@@ -182,7 +181,7 @@ impl Service {
             ended = AssertUnwindSafe(running).catch_unwind() => {
                 ended.unwrap_or_else(|panic| of_panic(&*panic).into())
             }
-            () = cancelled.cancelled() => Ended::default(),
+            Ok(fault) = cancelled => fault.into(),
         };
         self.refusals.sample(&mut record, result.fault(), is_unread);
         let mut ended = record.end(result);
@@ -190,6 +189,34 @@ impl Service {
         stream.finish().await;
         ended.report.delivery.slot = slot.map(Arc::new);
         ended.report
+    }
+}
+
+/// How long a call that was ended may take to say so.
+const END_TIMEOUT: Duration = Duration::from_secs(1);
+
+impl Service {
+    /// As `call`, unless `over` comes first: the call then ends with that fault.
+    pub async fn call_unless(
+        &self,
+        mut request: CallRequest,
+        sink: Sink,
+        over: impl Future<Output = Fault>,
+    ) -> Report {
+        let id = request.id.get_or_insert_with(new_id).clone();
+        let tool = request.tool.clone();
+        let calling = self.call(request, sink);
+        tokio::pin!(calling);
+        let fault = tokio::select! {
+            biased;
+            report = &mut calling => return report,
+            fault = over => fault,
+        };
+        self.calls.end(&id, fault.clone());
+        match tokio::time::timeout(END_TIMEOUT, calling).await {
+            Ok(report) => report,
+            Err(_) => Report::of_fault(id, &tool, fault),
+        }
     }
 }
 

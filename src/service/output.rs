@@ -5,7 +5,7 @@
 use crate::base::text::{is_printable, printable};
 use crate::executor::output::STDERR_FAILURE;
 use crate::executor::{Artifact, ContentPlaces, Ending, ToolAnswer};
-use crate::fault::{Fault, Kind};
+use crate::fault::{Fault, Kind, Origin};
 use crate::quantity::{Limit, MAX_OBSERVATION_BYTES};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -136,6 +136,15 @@ pub fn missing_files(files: &[Artifact]) -> Vec<String> {
 /// The error of a call that was cancelled, whoever noticed it first.
 pub fn cancelled() -> Fault {
     Fault::new(Kind::CancelledError, "The call was cancelled.").retryable()
+}
+
+/// The error of a call that its host ended because it stops.
+pub fn stopped() -> Fault {
+    let fault = Fault::new(Kind::CancelledError, "The server was stopped.").retryable();
+    Fault {
+        origin: Origin::Host,
+        ..fault
+    }
 }
 
 /// Changes the fault of a cancelled call of which something ran.

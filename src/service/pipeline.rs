@@ -319,6 +319,7 @@ impl Pipeline {
         {
             record.enters(Stage::Prepare);
             let ready = self.prepare_packages(need, target, stream).await?;
+            record.environment(&ready.lease.entry.about.packages, ready.built);
             admitted.environment = Some(ready.lease);
             if ready.built {
                 return Ok(true);

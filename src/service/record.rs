@@ -30,6 +30,9 @@ use serde_json::Value;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+/// Longest list of packages in the run log, characters.
+const DEPENDENCIES: usize = 2000;
+
 /// Most log lines kept from events, where the outcome brings none.
 const EVENT_LINES: usize = 1000;
 pub(super) struct CallRecord {
@@ -82,6 +85,8 @@ impl RecordSinks {
 #[derive(Default)]
 struct RunRecord {
     confined: Option<Confined>,
+    /// The packages that it has, and whether it built them.
+    dependencies: String,
     bad_output: String,
     /// Filled while the call runs, and read however it ends.
     traffic: Arc<Mutex<Traffic>>,
@@ -230,6 +235,16 @@ impl CallRecord {
             shape: shape.clone(),
             stamp: script.map(|script| script.stamp),
         });
+    }
+
+    pub fn environment(&mut self, packages: &[policy::packages::Package], is_new: bool) {
+        let packages: Vec<String> = packages
+            .iter()
+            .map(|package| format!("{} {}", package.name, package.version))
+            .collect();
+        let built = if is_new { " (built by this call)" } else { "" };
+        let packages = text::head(&packages.join(", "), DEPENDENCIES);
+        self.run.dependencies = format!("{packages}{built}");
     }
 
     pub fn sends(&mut self, input: &Value) {
@@ -432,6 +447,7 @@ impl CallRecord {
             executor,
             command,
             bad_output: std::mem::take(&mut self.run.bad_output),
+            dependencies: std::mem::take(&mut self.run.dependencies),
             stages: self
                 .stages
                 .iter()

@@ -54,7 +54,7 @@ pub(super) fn call(ended: &CallEnded) {
                     parameters = text::printable(&line.arguments),
                     executor = shown(&ended.executor),
                     command = shown(&ended.command),
-                    dependencies = "none installed",
+                    dependencies = shown(&ended.dependencies),
                     stdout = shown(stdout),
                     stderr = shown(&report.logs.join("\n")),
                     duration_ms = millis(ended.took),

@@ -35,14 +35,14 @@ impl Format {
 }
 
 /// The tools to offer: for each id the version that a call of the id gets, if that can be called
-/// here and is not hidden.
+/// here and is listed.
 pub fn offered(
     mut tools: Vec<Arc<Tool>>,
     called: impl Fn(&str) -> Option<Arc<Tool>>,
     can_call: impl Fn(&Arc<Tool>) -> bool,
 ) -> Vec<Arc<Tool>> {
     tools.retain(|tool| {
-        !tool.manifest.hidden
+        tool.manifest.is_listed
             && tool.manifest.document().is_none()
             && called(&tool.manifest.id).is_some_and(|it| it.reference() == tool.reference())
             && can_call(tool)
@@ -189,6 +189,7 @@ pub fn describe(tool: &Tool) -> Value {
         },
         "final": manifest.is_final,
         "hidden": manifest.hidden,
+        "listed": manifest.is_listed,
     })
 }
 

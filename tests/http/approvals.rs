@@ -254,7 +254,7 @@ fn a_stop_takes_answers_and_is_held_up_by_what_runs_and_not_by_questions() {
         if let Some(running) = running {
             wait_for("it drains", || web.get("/readyz", &[]).status == 503);
             let refused = ended(call(&web, &alice, &json!({"to": "x"})));
-            refused.is(503, "RateLimitError: The server is being stopped.");
+            refused.is(503, "ServiceError: The server is being stopped.");
             assert_eq!(open(&web, &ops).len(), 1, "nobody is asked any more");
             assert_eq!(
                 answer(&web, &asked, &ops, YES).status,

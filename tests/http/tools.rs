@@ -21,6 +21,12 @@ fn the_same_tools_in_every_shape_by_the_names_of_models_and_the_openapi_document
             );
         }
         it.tool(
+            "unlisted",
+            "python",
+            "print(1)\n",
+            json!({"presentation": {"listed": false}}),
+        );
+        it.tool(
             "hidden",
             "python",
             "print(1)\n",
@@ -41,7 +47,9 @@ fn the_same_tools_in_every_shape_by_the_names_of_models_and_the_openapi_document
         .map(|tool| tool["toolId"].as_str().unwrap())
         .collect();
     assert!(
-        ids.contains(&"esc:add") && !ids.contains(&"esc:hidden") && !ids.contains(&"esc:needs"),
+        ids.contains(&"esc:hidden")
+            && !ids.contains(&"esc:unlisted")
+            && !ids.contains(&"esc:needs"),
         "{ids:?}"
     );
     let one = get("/v1/tools/esc:add").json();

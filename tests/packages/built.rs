@@ -44,6 +44,9 @@ fn two_tools_have_their_own_versions_and_an_edited_lock_builds_again() {
             "each run of an installer is recorded like a call"
         );
         assert!(runs.iter().all(|run| run["outcome"] == "success" && run["digests"]["confinement"].is_string()));
+        let logged = shop.cli(&["call", "esc:one", "--log", "info,json", "--input", "{}"]);
+        let used = r#""dependencies":"plain 1.0""#;
+        assert!(logged.stderr.contains(used), "{}", logged.stderr);
         // What is recorded of a call says nothing of what its packages look for.
         let asks = "\ntry:\n    open('/srv/none')\nexcept OSError:\n    pass\nprint";
         shop.python("asks", &["plain==1.0"], &PLAIN.replace("print", asks));

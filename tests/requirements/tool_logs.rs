@@ -100,7 +100,7 @@ fn an_allowed_call_leaves_one_masked_line() {
         ("tool", "esc:talker@1.0.0"),
         ("result", "success"),
         ("parameters", r#"{"token":"***","n":7}"#),
-        ("dependencies", "none installed"),
+        ("dependencies", ""),
         ("stdout", r#"{"token":"***","n":7}"#),
     ] {
         assert_eq!(line[field], wanted, "{field}: {line}");

@@ -16,6 +16,7 @@ use crate::service::audit::segments;
 use crate::service::callers::Rights;
 use crate::service::calls::{CallState, Phase};
 use crate::service::entry::Service;
+use crate::service::output;
 use crate::service::report::Report;
 use crate::service::request::{CallRequest, Caller, RateCharge, Sink, new_id};
 use crate::service::traces::context::TraceContext;
@@ -200,14 +201,13 @@ impl Background {
 
     async fn run(&self, job: Job, request: CallRequest, cancel: CancellationToken) {
         let label = request.label.clone();
-        let tool = request.tool.clone();
-        let ended = |fault: Fault| Report::of_fault(job.id.clone(), &tool, fault);
-        let report = tokio::select! {
-            biased;
-            report = self.service.call(request, Sink::none()) => report,
-            () = cancel.cancelled() => ended(self.service.calls.interrupted(&job.id), ),
-            () = self.kill.cancelled() => ended(self.service.calls.stopped(&job.id), ),
+        let over = async {
+            tokio::select! {
+                () = cancel.cancelled() => output::cancelled(),
+                () = self.kill.cancelled() => output::stopped(),
+            }
         };
+        let report = self.service.call_unless(request, Sink::none(), over).await;
         self.keep_end(job, report, label.as_deref()).await;
     }
 

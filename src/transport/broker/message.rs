@@ -339,8 +339,6 @@ async fn run(
         None => Some(broker.running.enter("").await),
     };
     drop(waits);
-    let call_id = call.id.clone().unwrap_or_default();
-    let name = call.tool.clone();
     let (sink, events) = Sink::patient(1);
     let parts = async {
         if streams {
@@ -350,14 +348,11 @@ async fn run(
             Ok(0)
         }
     };
-    let whole = async { tokio::join!(broker.service.call(call, sink), parts) };
-    let (report, parts) = tokio::select! {
-        biased;
-        () = broker.kill.cancelled() => {
-            (Report::of_fault(call_id.clone(), &name, broker.service.calls.stopped(&call_id)), Ok(0))
-        }
-        ended = whole => ended,
+    let over = async {
+        broker.kill.cancelled().await;
+        output::stopped()
     };
+    let (report, parts) = tokio::join!(broker.service.call_unless(call, sink, over), parts);
     let reply = match parts {
         Ok(parts) => reply(&report, parts > 0).await,
         Err(()) => ToolServiceResponse::failed(

@@ -235,16 +235,7 @@ fn router() -> Router<Arc<Server>> {
 }
 
 async fn ready(State(server): State<Arc<Server>>) -> Response {
-    let refused = if server.stop.is_cancelled() {
-        Some("draining".to_owned())
-    } else if let Err(fault) = server.service.accepts_calls() {
-        Some(fault.message)
-    } else {
-        server
-            .brokers
-            .is_away()
-            .then(|| "a broker is away".to_owned())
-    };
+    let refused = server.refuses_calls();
     let status = refused
         .as_ref()
         .map_or(StatusCode::OK, |_| StatusCode::SERVICE_UNAVAILABLE);

@@ -63,7 +63,7 @@ impl Refusal {
 
     /// The server is about to end.
     pub fn stopping() -> Refusal {
-        let fault = Fault::new(Kind::RateLimitError, "The server is being stopped.").retryable();
+        let fault = Fault::new(Kind::ServiceError, "The server is being stopped.").retryable();
         Refusal::new(StatusCode::SERVICE_UNAVAILABLE, fault)
     }
 }

@@ -5,7 +5,7 @@ use super::server::{Connection, Server};
 use crate::fault::{Fault, Kind};
 use crate::service::{
     self, Approver, Arguments, CallRequest, Caller, RateCharge, Report, Reporting, Sink,
-    TraceContext,
+    TraceContext, output,
 };
 use axum::extract::FromRequestParts;
 use http::request::Parts;
@@ -174,13 +174,11 @@ impl Start {
 
 /// Runs the call; where the server must end now, the call is dropped: killed and recorded.
 pub async fn run(server: &Server, request: CallRequest, sink: Sink) -> Report {
-    let id = request.id.clone().unwrap_or_default();
-    let tool = request.tool.clone();
-    tokio::select! {
-        biased;
-        () = server.kill.cancelled() => Report::of_fault(id.clone(), &tool, server.service.calls.stopped(&id)),
-        ended = server.service.call(request, sink) => ended,
-    }
+    let over = async {
+        server.kill.cancelled().await;
+        output::stopped()
+    };
+    server.service.call_unless(request, sink, over).await
 }
 
 pub fn wants_events(headers: &HeaderMap) -> bool {

@@ -57,6 +57,20 @@ pub struct Server {
     pub kill: CancellationToken,
 }
 
+impl Server {
+    /// Why no call is taken now, if so.
+    pub fn refuses_calls(&self) -> Option<String> {
+        if self.stop.is_cancelled() {
+            return Some("draining".to_owned());
+        }
+        if let Err(fault) = self.service.accepts_calls() {
+            return Some(fault.message);
+        }
+        let is_away = self.brokers.is_away();
+        is_away.then(|| "a broker is away".to_owned())
+    }
+}
+
 /// What is known of a connection.
 pub struct Connection {
     /// The address that the client connected to; `None`: a unix socket.

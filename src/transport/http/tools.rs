@@ -224,7 +224,7 @@ pub async fn status(Operator(KnownRequest { server, caller, .. }): Operator) -> 
     let sources: BTreeMap<_, _> = snapshot.sources.iter().cloned().collect();
     let status = json!({
         "version": env!("CARGO_PKG_VERSION"),
-        "ready": service.catalog.ready().is_ok(),
+        "ready": server.refuses_calls().is_none(),
         "draining": server.stop.is_cancelled(),
         "running": count(Phase::Running, ),
         "waiting": count(Phase::Waiting, ),

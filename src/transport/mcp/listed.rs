@@ -66,7 +66,7 @@ impl ToolList {
             .iter()
             // Tools that are left out keep their names: a call says why it is refused, and a hidden
             // tool runs.
-            .filter(|tool| !tool.manifest.hidden && snapshot.find(&tool.manifest.id).is_ok())
+            .filter(|tool| tool.manifest.is_listed && snapshot.find(&tool.manifest.id).is_ok())
             .filter(|tool| {
                 service.catalog.can_call(caller, tool) && tool.manifest.document().is_none()
             })
@@ -81,7 +81,7 @@ impl ToolList {
         tools.sort_by(|a, b| a.name.cmp(&b.name));
         let shown = listed
             .iter()
-            .filter(|tool| !tool.manifest.hidden && service.catalog.can_call(caller, tool));
+            .filter(|tool| tool.manifest.is_listed && service.catalog.can_call(caller, tool));
         let documents = Documents::new(shown, &names);
         ToolList {
             names,

@@ -320,10 +320,9 @@ impl Catalog {
         Ok(decisions)
     }
 
-    /// Whether a tool can run here, as it was decided about.
+    /// Whether a tool can run here, as it was decided about. Methods may be registered at any time.
     pub(super) fn readiness_of(&self, tool: &Tool, decided: &CachedDecision) -> Readiness {
-        let ready = || Readiness::of(tool, &decided.decision, self.runs(&tool.manifest.handler));
-        decided.readiness.get_or_init(ready).clone()
+        Readiness::of(tool, &decided.decision, self.runs(&tool.manifest.handler))
     }
 
     pub fn readiness(&self, tool: &Arc<Tool>) -> Readiness {

@@ -1,7 +1,6 @@
 //! The decision about each tool, made once and used until the registry, the operator's rules or a
 //! mount change. Holds nothing of a call.
 
-use super::readiness::Readiness;
 use super::requirements;
 use crate::base::lock;
 use crate::base::place::Mounts;
@@ -12,7 +11,7 @@ use crate::packages::FileStamps;
 use crate::policy;
 use crate::registry::{self, Tool};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 
 /// What the operator allows, and what this machine has.
 #[derive(Clone, Debug)]
@@ -42,8 +41,6 @@ pub(super) struct DecisionCache {
 pub(super) struct CachedDecision {
     pub decision: policy::Decision,
     pub shape_digest: String,
-    /// Whether its tool can run on this host, once somebody asks.
-    pub readiness: OnceLock<Readiness>,
 }
 
 impl From<policy::Decision> for CachedDecision {
@@ -52,7 +49,6 @@ impl From<policy::Decision> for CachedDecision {
         CachedDecision {
             shape_digest: shape.map(|shape| shape.digest()).unwrap_or_default(),
             decision,
-            readiness: OnceLock::new(),
         }
     }
 }

@@ -166,15 +166,9 @@ impl Service {
         };
         let mut record = CallRecord::begin(id.clone(), &request, sinks);
         let mut stream = EventStream::to(sink);
-        let running = async {
-            match refused {
-                Some(fault) => fault.into(),
-                None => {
-                    self.pipeline
-                        .run(id, request, &mut stream, &mut record)
-                        .await
-                }
-            }
+        let running = match refused {
+            Some(fault) => Box::pin(std::future::ready(fault.into())),
+            None => self.pipeline.run(id, request, &mut stream, &mut record),
         };
         let Ended { result, slot } = tokio::select! {
             biased;

@@ -47,7 +47,8 @@ impl FoundTool {
         mut redaction: Arc<Redaction>,
         record: &mut CallRecord,
     ) -> Result<CheckedArguments, Fault> {
-        let (deadline, manifest) = (&self.deadline, &self.tool.manifest);
+        let manifest = &self.tool.manifest;
+        let deadline = &self.deadline;
         let arguments = received.arguments.clone();
         let decoded = deadline.run(received.are_long, move || arguments.decode());
         let (given, written) = decoded.await??;

@@ -35,6 +35,7 @@ use crate::quantity;
 use crate::{executor, fault, policy, registry};
 use executor::{Call, CallDeadline, Ending, FromTool, Outcome, ToolAnswer};
 use fault::{Fault, Kind};
+use futures_util::future::BoxFuture;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -112,22 +113,25 @@ pub(super) struct Pipeline {
 }
 
 impl Pipeline {
-    pub async fn run(
-        &self,
+    /// Boxed: the future is large, and every future around it would move it.
+    pub fn run<'c>(
+        &'c self,
         id: String,
         request: CallRequest,
-        stream: &mut EventStream,
-        record: &mut CallRecord,
-    ) -> Ended {
-        let mut admitted = match self.admit(id, request, record).await {
-            Ok(admitted) => admitted,
-            Err(fault) => return fault.into(),
-        };
-        let result = self.run_admitted(&mut admitted, stream, record).await;
-        Ended {
-            result: result.unwrap_or_else(CallResult::Failed),
-            slot: Some(admitted.slot),
-        }
+        stream: &'c mut EventStream,
+        record: &'c mut CallRecord,
+    ) -> BoxFuture<'c, Ended> {
+        Box::pin(async move {
+            let mut admitted = match self.admit(id, request, record).await {
+                Ok(admitted) => admitted,
+                Err(fault) => return fault.into(),
+            };
+            let result = self.run_admitted(&mut admitted, stream, record).await;
+            Ended {
+                result: result.unwrap_or_else(CallResult::Failed),
+                slot: Some(admitted.slot),
+            }
+        })
     }
 
     async fn run_admitted(
@@ -627,8 +631,7 @@ impl Pipeline {
             return Ok(Run::DecideAgain(Box::new(now)));
         }
         record.running()?;
-        let (bytes, redaction) = (decided.output_bytes(), decided.redaction.clone());
-        let mut answer = StreamedAnswer::new(bytes, context.deadline.clone(), redaction);
+        let mut answer = StreamedAnswer::new(&decided);
         let (from_tool, mut received) = executor::channel(context.deadline.clone());
         let ended = {
             let mut running = decided.executor.run(&context, call, &from_tool);

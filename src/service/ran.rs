@@ -51,7 +51,7 @@ impl Ran {
         for words in output::few_files(&mut outcome.artifacts) {
             record.narrowed(words);
         }
-        record.observed(&outcome);
+        record.observed(&mut outcome);
         let Outcome {
             ending,
             logs,

@@ -1,7 +1,7 @@
-//! The record of one call: each stage notes what it found out, and the end of the call is one
-//! `CallEnded`.
+//! The record of one call: it collects what each stage found out, and the end of the call is one
+//! `CallEnded`, without secrets.
 //!
-//! Secrets are hidden here, before anything leaves. A call that is dropped is recorded as
+//! A call that is dropped is recorded as
 //! cancelled.
 
 use super::audit::log::RecordPermit;
@@ -35,6 +35,8 @@ const DEPENDENCIES: usize = 2000;
 
 /// Most log lines kept from events, where the outcome brings none.
 const EVENT_LINES: usize = 1000;
+
+/// Only collects: no stage reads it.
 pub(super) struct CallRecord {
     /// Who authenticated: written once.
     principal: String,
@@ -248,13 +250,9 @@ impl CallRecord {
     }
 
     pub fn sends(&mut self, input: &Value) {
-        if self.report.verbose.is_some() {
+        if let Some(verbose) = &mut self.report.verbose {
             let stdin = input.to_string();
-            let stdin = self.redaction.answer(&stdin, false).unwrap_or(stdin);
-            self.report
-                .verbose
-                .iter_mut()
-                .for_each(|verbose| verbose.stdin.clone_from(&stdin));
+            verbose.stdin = self.redaction.answer(&stdin, false).unwrap_or(stdin);
         }
     }
 
@@ -278,14 +276,10 @@ impl CallRecord {
         self.state(|state| (state.phase, state.ran) = (phase, ran));
     }
 
-    /// Adds a log line, secrets hidden, for a call whose outcome has no log of its own.
-    pub fn log(&mut self, line: &str) {
-        add_line(&mut self.report.logs, line);
-    }
-
-    /// Like `log`, for a line of the tool, which the run log gets, too.
+    /// Adds a line of the tool, secrets hidden: for the run log, and for a call whose outcome has no
+    /// log of its own.
     pub fn add_log(&mut self, line: &str) {
-        self.log(line);
+        add_line(&mut self.report.logs, line);
         let tool = self.tool.as_ref().map_or("", |tool| &tool.manifest.id);
         runlog::line(&self.line.call, || self.line.trace.clone(), tool, line);
     }
@@ -317,13 +311,9 @@ impl CallRecord {
     }
 
     /// Takes over what the executor observed, secrets hidden.
-    pub fn observed(&mut self, outcome: &executor::Outcome) {
-        if self
-            .run
-            .confined
-            .as_ref()
-            .is_some_and(Confined::lost_script)
-        {
+    pub fn observed(&mut self, outcome: &mut executor::Outcome) {
+        let confined = self.run.confined.as_ref();
+        if confined.is_some_and(Confined::lost_script) {
             self.report.digests.script = None;
             self.notes
                 .all
@@ -338,8 +328,8 @@ impl CallRecord {
         }
         let observed = &mut self.report.observed;
         observed.usage = outcome.usage.clone();
-        observed.layers = Some(outcome.layers.clone());
-        observed.denials = outcome.denials.clone();
+        observed.layers = Some(std::mem::take(&mut outcome.layers));
+        observed.denials = std::mem::take(&mut outcome.denials);
         observed.artifacts.clone_from(&outcome.artifacts);
         if let Some(verbose) = &mut self.report.verbose {
             verbose.stdout = match &outcome.ending {

@@ -5,6 +5,7 @@ use super::output;
 use super::record::{CallRecord, add_line};
 use super::redaction::Redaction;
 use super::request::{Event, EventStream};
+use super::target::Decided;
 use crate::base::mask::TextStream;
 use crate::executor::{self, CallDeadline, Progress};
 use crate::fault::Fault;
@@ -23,13 +24,14 @@ pub(super) struct StreamedAnswer {
 }
 
 impl StreamedAnswer {
-    pub fn new(allowed: u64, deadline: CallDeadline, redaction: Arc<Redaction>) -> StreamedAnswer {
+    pub fn new(decided: &Decided) -> StreamedAnswer {
+        let allowed = decided.output_bytes();
         StreamedAnswer {
             allowed,
             left: allowed,
             buffer: TextStream::default(),
-            deadline,
-            redaction,
+            deadline: decided.found.deadline.clone(),
+            redaction: decided.redaction.clone(),
             logs: Vec::new(),
         }
     }

@@ -333,7 +333,7 @@ impl Installer<'_> {
             .iter_mut()
             .for_each(|line| *line = line.replace(&hidden, ""));
         redaction.apply(&mut outcome);
-        record.observed(&outcome);
+        record.observed(&mut outcome);
         let logs = &outcome.logs;
         match outcome.ending {
             Ending::Answered(answer) => {

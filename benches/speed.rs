@@ -30,6 +30,8 @@ mod packages;
 mod parallel;
 #[path = "speed/speakers.rs"]
 mod speakers;
+#[path = "speed/stdio.rs"]
+mod stdio;
 #[path = "speed/whole.rs"]
 mod whole;
 
@@ -82,7 +84,7 @@ impl Plan {
 /// A section of the table.
 type Case = fn(&House, &Plan, &mut Board) -> anyhow::Result<()>;
 
-const CASES: [(&str, Case); 18] = [
+const CASES: [(&str, Case); 19] = [
     ("static", cases::static_binary),
     ("python", cases::python),
     ("node", cases::node),
@@ -97,6 +99,7 @@ const CASES: [(&str, Case); 18] = [
     ("clients-python", clients::python),
     ("clients-full", clients::full),
     ("clients-memory", clients::memory),
+    ("stdio", stdio::wasi),
     ("speakers", speakers::shown),
     ("kill", whole::kill),
     ("load", whole::load),

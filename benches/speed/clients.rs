@@ -8,7 +8,7 @@
 use super::Plan;
 use super::board::{Board, Gate, Series};
 use super::calls::{answered, told};
-use super::house::{BINARY, House, Tool};
+use super::house::{House, Tool};
 use anyhow::{Context as _, bail, ensure};
 use bytes::Bytes;
 use http::{HeaderValue, Request, StatusCode, header};
@@ -17,7 +17,7 @@ use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
@@ -457,17 +457,7 @@ impl Drop for Apart {
 
 impl Apart {
     fn start(house: &House) -> anyhow::Result<Apart> {
-        let state = tempfile::tempdir_in(&house.root)?.keep();
-        let mut command = Command::new(BINARY);
-        command
-            .env_clear()
-            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
-            .env("HOME", &state);
-        command
-            .arg("--root")
-            .arg(&house.root)
-            .arg("--audit-log")
-            .arg(state.join("audit.jsonl"));
+        let mut command = house.server()?;
         let mut child = command
             .args(["serve", "--http", "127.0.0.1:0"])
             .stderr(Stdio::piped())

@@ -7,6 +7,7 @@ use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 use toolhost::executor::process::{Launchers, Scripts};
@@ -238,6 +239,22 @@ impl House {
         )
     }
 
+    /// The command line, with a state folder of its own.
+    pub fn server(&self) -> anyhow::Result<Command> {
+        let state = tempfile::tempdir_in(&self.root)?.keep();
+        let mut command = Command::new(BINARY);
+        command
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .env("HOME", &state);
+        command
+            .arg("--root")
+            .arg(&self.root)
+            .arg("--audit-log")
+            .arg(state.join("audit.jsonl"));
+        Ok(command)
+    }
+
     pub fn version(&self, language: Language) -> Option<&str> {
         self.machine
             .runtimes
@@ -324,7 +341,7 @@ fn compile(folder: &Path, program: &Path, source: &str) -> anyhow::Result<()> {
     fs::create_dir_all(folder)?;
     let text = program.with_extension("c");
     fs::write(&text, source)?;
-    let compiler = std::process::Command::new("gcc")
+    let compiler = Command::new("gcc")
         .args(["-O2", "-static", "-o"])
         .args([program, &text])
         .output()

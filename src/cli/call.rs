@@ -64,7 +64,7 @@ pub struct Args {
 
 pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     host::start_verb(settings);
-    let runtime = process::runtime_of_one_call()?;
+    let runtime = process::single_threaded_runtime()?;
     let given = runtime.block_on(process::unless_stopped(read_input_apart(args.clone())));
     let given = match given {
         Ok(given) => given?,

@@ -8,9 +8,9 @@ use tokio::signal::unix::{SignalKind, signal};
 /// How long the runtime's threads may take to end.
 pub const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// The runtime for a verb that makes one call and ends: single-threaded, so that no answer waits
-/// for a thread to wake.
-pub fn runtime_of_one_call() -> anyhow::Result<tokio::runtime::Runtime> {
+/// The runtime for one client, or one call: single-threaded, so that no answer waits for a thread to
+/// wake.
+pub fn single_threaded_runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     let built = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();

@@ -22,6 +22,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::SystemTime;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::unix::pipe;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -104,7 +106,11 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
         caller: Caller::operator(host::login()),
         label: args.user,
     };
-    let runtime = process::runtime()?;
+    let runtime = if args.http.is_none() && settings.brokers.is_empty() {
+        process::single_threaded_runtime()?
+    } else {
+        process::runtime()?
+    };
     let ended = runtime.block_on(async {
         // Bind before anything else: an address in use is the most common fault.
         let mut listening = match &args.http {
@@ -209,21 +215,36 @@ async fn over_stdio(
         stop.cancelled().await;
         return Ok(());
     }
-    // As a file: `tokio::io::Stdout` hands a line to another thread once to write it and once more
-    // to flush it.
-    let output = std::io::stdout().as_fd().try_clone_to_owned()?;
-    let output = tokio::fs::File::from_std(output.into());
     let served = mcp::serve(
         mcp::Mcp::new(service),
         client,
-        tokio::io::stdin(),
-        output,
+        standard_input(),
+        standard_output()?,
         stop,
         || transport::takes_no_more(std::io::stdout().as_fd()),
     );
     served
         .await
         .map_err(|words| Refusal::new(Exit::Host, words).into())
+}
+
+/// A pipe is opened once more, to be read without a thread that waits for it: the open file itself
+/// may be shared with processes that expect to wait at it.
+fn standard_input() -> Box<dyn AsyncRead + Send + Unpin> {
+    match pipe::OpenOptions::new().open_receiver("/proc/self/fd/0") {
+        Ok(input) => Box::new(input),
+        Err(_) => Box::new(tokio::io::stdin()),
+    }
+}
+
+/// As `standard_input`. Else a file: `tokio::io::Stdout` hands a line to another thread once to
+/// write it and once more to flush it.
+fn standard_output() -> std::io::Result<Box<dyn AsyncWrite + Send + Unpin>> {
+    if let Ok(output) = pipe::OpenOptions::new().open_sender("/proc/self/fd/1") {
+        return Ok(Box::new(output));
+    }
+    let output = std::io::stdout().as_fd().try_clone_to_owned()?;
+    Ok(Box::new(tokio::fs::File::from_std(output.into())))
 }
 
 async fn over_http(

@@ -17,8 +17,8 @@ struct ToolIndex<'t> {
     namespaces: BTreeSet<&'t str>,
     /// The namespaces that the config gives to announcers.
     announced: &'t BTreeSet<String>,
-    /// The folders of the tools with a script, by the policy file that governs them.
-    governed: BTreeMap<PathBuf, Vec<&'t PathBuf>>,
+    /// The tools that each policy file governs.
+    governed: BTreeMap<PathBuf, Vec<&'t registry::Tool>>,
 }
 
 impl<'t> ToolIndex<'t> {
@@ -40,14 +40,9 @@ impl<'t> ToolIndex<'t> {
             found
                 .namespaces
                 .extend(id.split_once(':').map(|(namespace, _)| namespace));
-            if tool.site.script.is_some() {
-                let policy = policies.governing(id, &tool.site.manifest).0;
-                found
-                    .governed
-                    .entry(policy.file.clone())
-                    .or_default()
-                    .push(&tool.site.folder);
-            }
+            let policy = policies.governing(id, &tool.site.manifest).0;
+            let governed = found.governed.entry(policy.file.clone()).or_default();
+            governed.push(tool);
         }
         found
     }
@@ -235,9 +230,14 @@ fn unknown(policy: &Policy, tools: &ToolIndex, machine: &Machine) -> Vec<Problem
             );
         }
     }
+    let governed = tools
+        .governed
+        .get(&policy.file)
+        .map_or(&[][..], Vec::as_slice);
+    found.extend(unrequested(policy, governed));
     for (key, rules) in [("read", &policy.files.read), ("write", &policy.files.write)] {
         for (index, rule) in rules.iter().enumerate() {
-            if let Some(path) = missing_path(key, rule, tools.governed.get(&policy.file)) {
+            if let Some(path) = missing_path(key, rule, governed) {
                 let message = format!(
                     "'{}' is granted, and {} does not exist",
                     printable(&rule.text),
@@ -270,18 +270,57 @@ fn unknown(policy: &Policy, tools: &ToolIndex, machine: &Machine) -> Vec<Problem
     found
 }
 
-/// The path of a file rule if it exists for none of the tools in `folders`, which the policy
+/// Grants of a kind that none of the tools which the policy governs requests: they open nothing.
+fn unrequested(policy: &Policy, governed: &[&registry::Tool]) -> Vec<Problem> {
+    // What runs code requests what its policy lets it read.
+    fn reads(tool: &&registry::Tool) -> bool {
+        let read = tool.manifest.requested.read.as_deref();
+        tool.manifest.id == policy::RUN_CODE || read.is_some_and(|read| !read.is_empty())
+    }
+    let read = policy.files.read.iter().find(|rule| !rule.relative);
+    let write = policy.files.write.first();
+    let host = policy.hosts.first();
+    let kinds = [
+        (
+            "/files/read",
+            read.map(|rule| rule.at),
+            governed.iter().any(reads),
+        ),
+        (
+            "/files/write",
+            write.map(|rule| rule.at),
+            governed
+                .iter()
+                .any(|tool| !tool.manifest.requested.write.is_empty()),
+        ),
+        (
+            "/network/hosts",
+            host.map(|entry| entry.at),
+            governed
+                .iter()
+                .any(|tool| !tool.manifest.requested.hosts.is_empty()),
+        ),
+    ];
+    let idle = kinds
+        .into_iter()
+        .filter(|(_, _, is_requested)| !is_requested && !governed.is_empty());
+    idle.filter_map(|(pointer, at, _)| {
+        let message = "no tool of this policy requests this, so it opens nothing";
+        Some(Problem {
+            severity: Severity::Note,
+            ..warning(Code::Security, pointer.to_owned(), at?, message.to_owned())
+        })
+    })
+    .collect()
+}
+
+/// The path of a file rule if it exists for none of the tools with a script, which the policy
 /// governs. A path that may be written need not exist yet.
-fn missing_path(
-    key: &str,
-    rule: &policy::Rule,
-    folders: Option<&Vec<&PathBuf>>,
-) -> Option<PathBuf> {
+fn missing_path(key: &str, rule: &policy::Rule, governed: &[&registry::Tool]) -> Option<PathBuf> {
     let areas: Vec<policy::Area> = if rule.relative {
-        folders
-            .into_iter()
-            .flatten()
-            .map(|folder| rule.area_at(folder))
+        let scripts = governed.iter().filter(|tool| tool.site.script.is_some());
+        scripts
+            .map(|tool| rule.area_at(&tool.site.folder))
             .collect()
     } else {
         vec![rule.area.clone()]

@@ -13,10 +13,10 @@ use super::written::written_areas;
 use super::{capability, faults, hosts, limits, packages, runtime, secrets, services};
 use crate::base::text;
 use crate::fault::Fault;
-use crate::manifest::{Handler, Language, Manifest, StderrRule, ToolPaths};
+use crate::manifest::{Handler, Language, Manifest, StderrRule, ToolPaths, pattern};
 use crate::policy::grammar::files::SCRIPT_FOLDER;
 use crate::policy::grammar::{Area, Ecosystem, Grant, Mode, Policies, Policy, Selector};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The builtin tool that takes source text. It exists only where a policy names it by its exact id.
@@ -66,7 +66,9 @@ pub fn decide(
         script: None,
         folder: PathBuf::from(SCRIPT_FOLDER),
     };
+    let asking = with_named_reads(manifest.clone(), &site.manifest, policies);
     let mut decision = Subject {
+        manifest: &asking,
         site: &place,
         narrow: true,
         ..subject
@@ -85,6 +87,27 @@ pub fn decide(
         decision.lacks_below = answers.lacks;
     }
     decision
+}
+
+/// The tools that run scripts and code request what a policy that names their exact id lets them
+/// read: they have no author who could ask for it.
+fn with_named_reads(mut tool: Manifest, place: &Path, policies: &Policies) -> Manifest {
+    let runs_scripts = matches!(
+        &tool.handler,
+        Handler::ServiceMethod { service, .. } if service == SCRIPT_SERVICE
+    );
+    if runs_scripts && policies.names_exactly(&tool.id, place) {
+        let (policy, _) = policies.governing(&tool.id, place);
+        let absolute = policy.files.read.iter().filter(|rule| !rule.relative);
+        let patterns = absolute.filter_map(|rule| pattern::parse(&rule.text).ok());
+        if tool.id == RUN_CODE {
+            tool.requested.read.get_or_insert_default();
+        }
+        if let Some(read) = &mut tool.requested.read {
+            read.extend(patterns);
+        }
+    }
+    tool
 }
 
 /// The script, or the source text, that a builtin tool is asked to run.
@@ -113,6 +136,7 @@ pub fn decide_run(
         bare.requested.write = Vec::new();
         bare.requested.hosts = Vec::new();
     }
+    let bare = with_named_reads(bare, Path::new(""), policies);
     // The builtin's own manifest has no file; the manifests that name the script are protected
     // through `owners`.
     let own = if is_source {

@@ -415,6 +415,80 @@ fn functions(text: &str) -> Vec<(String, usize)> {
     found
 }
 
+/// (name, parameters) of every function, nested functions too. A parameter in parentheses is a
+/// tuple that is taken apart.
+fn signatures(text: &str) -> Vec<(&str, Vec<&str>)> {
+    let mut found = Vec::new();
+    for (at, _) in text.match_indices("fn ") {
+        let rest = &text[at + 3..];
+        let name = rest.split(|c: char| !c.is_alphanumeric() && c != '_');
+        let name = name.into_iter().next().unwrap_or_default();
+        let Some(start) = rest.find('(').filter(|_| !name.is_empty()) else {
+            continue;
+        };
+        let mut parameters = Vec::new();
+        let mut depth = 0;
+        let mut from = start + 1;
+        for (at, c) in rest.char_indices().skip(start) {
+            match c {
+                '(' | '[' | '{' | '<' => depth += 1,
+                '>' if rest[..at].ends_with('-') => {}
+                ')' | ']' | '}' | '>' => depth -= 1,
+                _ => {}
+            }
+            if depth == 0 || depth == 1 && c == ',' {
+                parameters.push(rest[from..at].trim());
+                from = at + 1;
+            }
+            if depth == 0 {
+                break;
+            }
+        }
+        found.push((name, parameters));
+    }
+    found
+}
+
+#[test]
+fn parameters_are_plain() {
+    let read = signatures("fn one<T>((a, b): (T, u8), c: &bool, d: fn(u8, u8) -> bool) {}");
+    let parameters = ["(a, b): (T, u8)", "c: &bool", "d: fn(u8, u8) -> bool"];
+    assert_eq!(read, [("one", parameters.to_vec())]);
+    let mut wrong = Vec::new();
+    for (path, text) in sources() {
+        let product: Vec<&str> = code(&text).map(|(_, line)| line).collect();
+        for (name, parameters) in signatures(&product.join("\n")) {
+            let is_switch = |parameter: &&&str| parameter.ends_with(": bool");
+            if parameters.iter().any(|one| one.starts_with('(')) {
+                wrong.push(format!("{}: {name} takes a tuple apart", path.display()));
+            }
+            if parameters.iter().filter(is_switch).count() > 1 {
+                wrong.push(format!("{}: {name} takes two switches", path.display()));
+            }
+        }
+    }
+    let units = breaches(|_, line| line.contains("match ()").then(|| "match ()".to_owned()));
+    wrong.extend(units);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Two values that are bound at once are read as one; two such lines in a function are packed.
+#[test]
+fn a_function_binds_one_tuple_at_most() {
+    let mut wrong = Vec::new();
+    for (path, text) in sources() {
+        let lines: Vec<&str> = code(&text).map(|(_, line)| line).collect();
+        for function in lines.split(|line| line.trim_start().split(' ').any(|word| word == "fn")) {
+            let packed =
+                |line: &&&str| line.trim_start().starts_with("let (") && line.contains(" = (");
+            if function.iter().filter(packed).count() > 1 {
+                wrong.push(format!("{}: {function:#?}", path.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 #[test]
 fn functions_stay_short() {
     const LONGEST: usize = 100;

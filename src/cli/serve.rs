@@ -312,7 +312,7 @@ async fn listening(
             );
         }
     };
-    http::check_exposure(address, &callers, tls.is_some(), insecure)
+    http::check_exposure(address, &callers, tls.is_some() || insecure)
         .map_err(|why| Refusal::new(Exit::Caller, why))?;
     let listener = http::Listener::bind(address).await.map_err(refuse)?;
     let names = http::ServerNames {

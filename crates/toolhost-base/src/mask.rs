@@ -190,13 +190,13 @@ impl Mask {
     /// only those of `host`. `joins`: texts that follow one another in a list may hold a secret
     /// together. `None`: nothing was hidden. The result is still one JSON document.
     pub fn answer(&self, json: &str, host: &Mask, joins: bool) -> Option<String> {
-        self.document(json, host, joins, false)
+        self.document(json, host, Strings::Values { joined: joins }, false)
             .unwrap_or_else(|| Some(format!("\"{HIDDEN}\"")))
     }
 
     /// A JSON text for a person, with the name of each secret in its place.
     pub fn record(&self, json: &str) -> Option<String> {
-        self.document(json, self, false, true)
+        self.document(json, self, Strings::Values { joined: false }, true)
             .unwrap_or_else(|| Some(format!("\"{HIDDEN}\"")))
     }
 
@@ -205,11 +205,11 @@ impl Mask {
         &self,
         json: &str,
         host: &Mask,
-        joins: bool,
+        strings: Strings,
         is_named: bool,
     ) -> Option<Option<String>> {
-        let values = self.in_document(json, false, joins)?;
-        let names = host.in_document(json, true, false)?;
+        let values = self.in_document(json, strings)?;
+        let names = host.in_document(json, Strings::Names)?;
         if values.is_empty() && names.is_empty() && self.short.is_empty() {
             return Some(None);
         }
@@ -227,13 +227,15 @@ impl Mask {
                 Shown::Hidden
             };
             let first = places.partition_point(|place| place.range.end <= from);
-            let hidden = match places
+            let hidden = if places
                 .get(first)
                 .is_some_and(|place| place.range.start < from + inside.len())
             {
-                true => text_of(&mask(inside.as_bytes(), from, places, show)),
-                false if !is_name && self.is_short(&characters(token, at)) => HIDDEN.to_owned(),
-                false => continue,
+                text_of(&mask(inside.as_bytes(), from, places, show))
+            } else if !is_name && self.is_short(&characters(token, at)) {
+                HIDDEN.to_owned()
+            } else {
+                continue;
             };
             all += &json[done..at];
             done = at + token.len();
@@ -249,8 +251,8 @@ impl Mask {
         Some((done > 0).then(|| all + &json[done..]))
     }
 
-    /// Where secrets stand in the texts and numbers of a document, or in the names of its members.
-    fn in_document(&self, json: &str, in_names: bool, joins: bool) -> Option<Vec<Place>> {
+    /// Where secrets stand in these strings of a document.
+    fn in_document(&self, json: &str, strings: Strings) -> Option<Vec<Place>> {
         if self.bytes == 0 {
             return Some(Vec::new());
         }
@@ -258,10 +260,12 @@ impl Mask {
         let mut units = Vec::new();
         let mut done = 0;
         for (at, token) in json::tokens(json) {
-            if !is_text_or_number(token) || is_member_name(json, at, token) != in_names {
+            let is_name = strings == Strings::Names;
+            if !is_text_or_number(token) || is_member_name(json, at, token) != is_name {
                 continue;
             }
-            if !(joins && &json[done..at] == ",") {
+            let is_joined = strings == Strings::Values { joined: true };
+            if !(is_joined && &json[done..at] == ",") {
                 units.push(Unit {
                     code: BETWEEN,
                     from: done,
@@ -312,6 +316,16 @@ impl Mask {
         stream.search = piece.map(|_| search);
         text_of(&shown)
     }
+}
+
+/// Which strings of a document are searched.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Strings {
+    /// The names of members.
+    Names,
+    /// Texts and numbers. `joined`: those that follow one another in a list may hold a secret
+    /// together.
+    Values { joined: bool },
 }
 
 fn is_text_or_number(token: &str) -> bool {
@@ -467,11 +481,11 @@ fn patterns(secret: &str) -> Vec<String> {
     let mut found = vec![secret.to_owned()];
     for is_latin in [false, true] {
         // The text after a secret may change how its last characters are decoded.
-        let once = decode(secret, is_latin, true);
+        let once = decode(secret, Decoder::new(is_latin), true);
         found.extend([
-            decode(secret, is_latin, false),
-            decode(&once, is_latin, false),
-            decode(&once, is_latin, true),
+            decode(secret, Decoder::new(is_latin), false),
+            decode(&once, Decoder::new(is_latin), false),
+            decode(&once, Decoder::new(is_latin), true),
         ]);
         found.push(once);
     }
@@ -858,7 +872,7 @@ impl Decoder {
 }
 
 /// A text decoded once; without `last` as far as that does not depend on what follows it.
-fn decode(text: &str, is_latin: bool, last: bool) -> String {
+fn decode(text: &str, mut decoder: Decoder, last: bool) -> String {
     let units: Vec<Unit> = text
         .chars()
         .map(|code| Unit {
@@ -867,7 +881,7 @@ fn decode(text: &str, is_latin: bool, last: bool) -> String {
             to: 0,
         })
         .collect();
-    Decoder::new(is_latin)
+    decoder
         .decode(&units, last)
         .iter()
         .map(|unit| unit.code)

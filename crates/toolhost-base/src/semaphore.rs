@@ -225,14 +225,11 @@ impl SemaphoreState {
 
     /// The index of the waiting claim to serve next.
     fn next(&self) -> Option<usize> {
-        fn fits((claim, queue): &(Claim, Queue), this: &SemaphoreState) -> bool {
-            this.full(claim, queue[0].0).is_none()
-        }
         let ready = self
             .waiting
             .iter()
             .enumerate()
-            .filter(|(_, waiting)| fits(waiting, self));
+            .filter(|(_, (claim, queue))| self.full(claim, queue[0].0).is_none());
         ready
             .min_by_key(|(_, (claim, _))| {
                 claim

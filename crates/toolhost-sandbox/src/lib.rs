@@ -176,13 +176,15 @@ fn raise(r: &Raising) -> plan::Plan {
     descriptors::raise(&mut plan, r.stdio, r.third);
     privileges::no_new(&mut plan); // Landlock and seccomp require it
     landlock::raise(&mut plan, r.ruleset); // after all mounts, since it forbids mounting
-    let counted = r.counters.is_some();
+    let usage = limits::Usage {
+        counted: r.counters.is_some(),
+        lasting: setup.spec.program.lasting,
+    };
     limits::raise(
         &mut plan,
         &setup.spec.limits,
         r.file_bytes,
-        counted,
-        setup.spec.program.lasting,
+        usage,
         setup.slots,
     ); // after opening files
     privileges::drop_all(&mut plan, r.last_capability); // after the last step that needs one

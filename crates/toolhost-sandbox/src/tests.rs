@@ -65,7 +65,7 @@ except OSError as e: print(e.errno)'";
     assert_eq!(
         attack(script, &[PATH], |plan: &mut Plan| {
             privileges::no_new(plan);
-            seccomp::raise(plan, &seccomp::program(false, false, false), None);
+            seccomp::raise(plan, &seccomp::program(seccomp::Variant::default()), None);
         })
         .1,
         "1",
@@ -138,8 +138,10 @@ fn limits() {
             plan,
             &wanted,
             u64::MAX,
-            true,
-            false,
+            limits::Usage {
+                counted: true,
+                lasting: false
+            },
             1
         ))
         .1,

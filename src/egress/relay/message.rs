@@ -57,7 +57,7 @@ pub fn not_by_rule(why: String) -> RequestError {
 }
 
 /// Which of these names of a host a request is for; true: it asks to switch to WebSocket.
-pub fn judge<'a, B: Body>(
+pub fn destination<'a, B: Body>(
     request: &Request<B>,
     hosts: &'a [Host],
 ) -> Result<(&'a Host, bool), RequestError> {

@@ -104,7 +104,7 @@ impl Guard {
         request: &mut Request<B>,
         secrets: &Secrets,
     ) -> Result<Admitted, RequestError> {
-        self.judge(request)?;
+        self.check_protocol(request)?;
         let rules = self.matching(request)?;
         let port = rules[0].1.port;
         let mut added = HeaderMap::new();
@@ -125,7 +125,7 @@ impl Guard {
         })
     }
 
-    fn judge<B>(&self, request: &Request<B>) -> Result<(), RequestError> {
+    fn check_protocol<B>(&self, request: &Request<B>) -> Result<(), RequestError> {
         let headers = request.headers();
         fn refused(why: &str) -> Result<(), RequestError> {
             Err(reject(StatusCode::FORBIDDEN, why))

@@ -221,9 +221,23 @@ impl Loaded {
         if over {
             returned.clear();
         }
-        let end = settle(end, over, guest.meter.refused, || {
-            self.folders.were_asked_for() && is_full(&self.init.scratch)
-        });
+        let has_failed = !matches!(
+            end,
+            End::Exit { code: 0 } | End::Returned | End::TimedOut | End::OverLimit { .. }
+        );
+        // A limit outranks the guest's own ending: a guest that was refused memory and then failed,
+        // failed for lack of memory, while one that succeeded is fine. The same holds for a full
+        // scratch.
+        let exceeded = if over {
+            Some(Limit::OutputBytes)
+        } else if has_failed && guest.meter.refused {
+            Some(Limit::MemoryBytes)
+        } else if has_failed && self.folders.were_asked_for() && is_full(&self.init.scratch) {
+            Some(Limit::ScratchBytes)
+        } else {
+            None
+        };
+        let end = exceeded.map_or(end, |limit| End::OverLimit { limit });
         let cpu_ms = crate::base::millis(cpu_used().saturating_sub(cpu_before));
         let peak_memory = guest.meter.peak;
         // Closes the handles, before scratch is checked.
@@ -343,32 +357,6 @@ impl Loaded {
         let done = runtime.block_on(run);
         runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
         Ok(done)
-    }
-}
-
-/// A limit outranks the guest's own ending: a guest that was refused memory and then failed, failed
-/// for lack of memory, while one that succeeded is fine. The same holds for a full scratch.
-fn settle(
-    end: End,
-    output_over: bool,
-    memory_refused: bool,
-    scratch_full: impl FnOnce() -> bool,
-) -> End {
-    let failed = !matches!(
-        end,
-        End::Exit { code: 0 } | End::Returned | End::TimedOut | End::OverLimit { .. }
-    );
-    match end {
-        _ if output_over => End::OverLimit {
-            limit: Limit::OutputBytes,
-        },
-        _ if memory_refused && failed => End::OverLimit {
-            limit: Limit::MemoryBytes,
-        },
-        _ if failed && scratch_full() => End::OverLimit {
-            limit: Limit::ScratchBytes,
-        },
-        end => end,
     }
 }
 

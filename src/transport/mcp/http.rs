@@ -37,6 +37,13 @@ const MAX_MESSAGE_BYTES: usize = 8 * 1024 * 1024;
 pub type ReplyBody = UnsyncBoxBody<Bytes, Infallible>;
 type Rmcp = StreamableHttpService<Frontend, LocalSessionManager>;
 
+/// Who posts a message, and what it was charged.
+pub struct Sender {
+    pub caller: Caller,
+    pub approver: Approver,
+    pub charged: Charged,
+}
+
 /// The MCP server over HTTP.
 pub struct StreamableHttp {
     mcp: Arc<Mcp>,
@@ -78,11 +85,16 @@ impl StreamableHttp {
     /// `POST`. `begun` is held until the answer is delivered.
     pub async fn post(
         &self,
-        (caller, approver, charged): (Caller, Approver, Charged),
+        sender: Sender,
         mut parts: Parts,
         Message(received): Message,
         begun: Arc<()>,
     ) -> Response<ReplyBody> {
+        let Sender {
+            caller,
+            approver,
+            charged,
+        } = sender;
         let Received {
             message,
             arguments,

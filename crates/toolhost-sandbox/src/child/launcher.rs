@@ -212,16 +212,15 @@ fn serve(
         .map(network::open)
         .transpose()?
         .unwrap_or_default();
-    let live = setup.spec.live_folders().next().is_some();
-    let networked = setup.spec.network.is_some();
-    let rules = setup
-        .spec
-        .recorded
-        .then(|| Recorded::new(sampled, live, networked));
-    let filter = rules.as_ref().map_or_else(
-        || seccomp::program(sampled, live, networked),
-        Recorded::program,
-    );
+    let variant = seccomp::Variant {
+        sampled,
+        live: setup.spec.live_folders().next().is_some(),
+        networked: setup.spec.network.is_some(),
+    };
+    let rules = setup.spec.recorded.then(|| Recorded::new(variant));
+    let filter = rules
+        .as_ref()
+        .map_or_else(|| seccomp::program(variant), Recorded::program);
     let mut launcher = Launcher {
         control,
         setup,

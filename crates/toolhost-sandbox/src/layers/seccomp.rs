@@ -430,9 +430,19 @@ const NOTHING_LIVE: &[(i64, Rule)] = &[(libc::SYS_link, Allow), (libc::SYS_linka
 /// (posix_fallocate(3)).
 const LIVE: &[(i64, Rule)] = &[(libc::SYS_fallocate, Errno(libc::EOPNOTSUPP as u32))];
 
-/// The rule of each number that has one. `sampled`: no cgroup counts memory; `live`: some folder is
-/// written live; `networked`: hosts are granted.
-fn rules(sampled: bool, live: bool, networked: bool) -> BTreeMap<i64, Rule> {
+/// What a call has that changes the rules.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Variant {
+    /// No cgroup counts memory.
+    pub sampled: bool,
+    /// Some folder is written live.
+    pub live: bool,
+    /// Hosts are granted.
+    pub networked: bool,
+}
+
+/// The rule of each number that has one.
+fn rules(variant: Variant) -> BTreeMap<i64, Rule> {
     let plain = [
         (ALLOWED, Allow),
         (FORBIDDEN, Errno(EPERM)),
@@ -441,9 +451,13 @@ fn rules(sampled: bool, live: bool, networked: bool) -> BTreeMap<i64, Rule> {
     let plain = plain
         .into_iter()
         .flat_map(|(numbers, rule)| numbers.iter().map(move |number| (*number, rule)));
-    let more = if sampled { SAMPLED } else { &[] };
-    let writing = if live { LIVE } else { NOTHING_LIVE };
-    let sockets = if networked { networked::RULES } else { &[] };
+    let more = if variant.sampled { SAMPLED } else { &[] };
+    let writing = if variant.live { LIVE } else { NOTHING_LIVE };
+    let sockets = if variant.networked {
+        networked::RULES
+    } else {
+        &[]
+    };
     // Later ones win.
     plain
         .chain(
@@ -480,8 +494,8 @@ fn runs(rules: &BTreeMap<i64, Rule>) -> Vec<(u32, Rule)> {
 }
 
 /// The whole filter.
-pub fn program(sampled: bool, live: bool, networked: bool) -> Vec<Insn> {
-    bpf::compile(&runs(&rules(sampled, live, networked)), DenyAction::Errno)
+pub fn program(variant: Variant) -> Vec<Insn> {
+    bpf::compile(&runs(&rules(variant)), DenyAction::Errno)
 }
 
 /// Last before execve: nothing after it needs a refused call.
@@ -503,8 +517,12 @@ mod tests {
 
     const NEWEST: u32 = 500;
 
-    fn variants() -> impl Iterator<Item = (bool, bool, bool)> {
-        (0..8).map(|n| (n & 1 > 0, n & 2 > 0, n & 4 > 0))
+    fn variants() -> impl Iterator<Item = Variant> {
+        (0..8).map(|n| Variant {
+            sampled: n & 1 > 0,
+            live: n & 2 > 0,
+            networked: n & 4 > 0,
+        })
     }
 
     /// Runs the program on one call, as the kernel would.
@@ -566,13 +584,11 @@ mod tests {
 
     #[test]
     fn the_program_says_what_the_lists_say_for_every_number() {
-        for (sampled, live, networked) in variants() {
+        for variant in variants() {
             // (A jump that is cut off leads elsewhere.)
-            let (program, rules) = (
-                program(sampled, live, networked),
-                rules(sampled, live, networked),
-            );
-            let recorded = recorded::Recorded::new(sampled, live, networked);
+            let program = program(variant);
+            let rules = rules(variant);
+            let recorded = recorded::Recorded::new(variant);
             let listened = recorded.program();
             for nr in 0..=NEWEST {
                 let rule = &rule_of(&rules, nr);
@@ -586,11 +602,7 @@ mod tests {
                             [second, second, *first, *first, 9, 9],
                         ] {
                             let got = verdict(&program, AUDIT_ARCH_X86_64, nr, args);
-                            assert_eq!(
-                                got,
-                                expected(rule, args),
-                                "{nr} {args:?} sampled {sampled}"
-                            );
+                            assert_eq!(got, expected(rule, args), "{nr} {args:?} {variant:?}");
                             // The listener hears all that is refused and all that names a file, and
                             // nothing else.
                             let told = verdict(&listened, AUDIT_ARCH_X86_64, nr, args);
@@ -723,8 +735,9 @@ mod tests {
     #[test]
     fn only_the_operations_on_the_lists() {
         let errno = |errno: i32| RET_ERRNO | errno as u32;
-        for (sampled, live, networked) in variants() {
-            let program = program(sampled, live, networked);
+        for variant in variants() {
+            let program = program(variant);
+            let Variant { live, .. } = variant;
             let link = if live { errno(libc::EPERM) } else { RET_ALLOW };
             assert_eq!(
                 verdict(&program, AUDIT_ARCH_X86_64, libc::SYS_linkat as u32, [0; 6]),
@@ -897,8 +910,12 @@ mod tests {
             .iter()
             .flat_map(|(level, names)| names.iter().map(|name| option(set, *level, *name, none)));
         cases.extend(each);
-        for (sampled, live, _) in variants() {
-            let (with, without) = (program(sampled, live, true), program(sampled, live, false));
+        for variant in variants().filter(|variant| !variant.networked) {
+            let without = program(variant);
+            let with = program(Variant {
+                networked: true,
+                ..variant
+            });
             for (number, args, wanted) in &cases {
                 let got = verdict(&with, AUDIT_ARCH_X86_64, *number as u32, *args);
                 assert_eq!(got, *wanted, "{number} {args:?}");

@@ -127,8 +127,8 @@ pub fn name(number: u32) -> String {
 pub struct Recorded(BTreeMap<i64, Rule>);
 
 impl Recorded {
-    pub fn new(sampled: bool, live: bool, networked: bool) -> Recorded {
-        Recorded(super::rules(sampled, live, networked))
+    pub fn new(variant: super::Variant) -> Recorded {
+        Recorded(super::rules(variant))
     }
 
     pub fn program(&self) -> Vec<Insn> {

@@ -2,7 +2,7 @@
 //! `CallDeadline::run`, off the threads that all calls share and within the time of its own call.
 //! It is sent in short pieces.
 
-use super::CallDeadline;
+use super::deadline::CallDeadline;
 use crate::base::json::Text;
 use crate::fault::Fault;
 use crate::quantity::LARGE_TEXT_BYTES;

@@ -2,8 +2,7 @@
 //! tools. Neither the order nor the age of files decides.
 
 use super::load::{self, position};
-use super::reload::IN_PROCESS;
-use super::tool::{CORE, Described, Tool};
+use super::tool::{CORE, Described, IN_PROCESS, Tool};
 use crate::base::json::escape_segment;
 use crate::base::{sha256_hex, suggest, text};
 use crate::manifest::{Code, Handler, Problem, ServiceDescriptor, ServiceReference, Severity};

@@ -5,7 +5,8 @@ use super::conflicts::{self, Incumbents, Refused};
 use super::owner::{self, Ownership};
 use super::snapshot::Snapshot;
 use super::tool::{
-    self, Claim, Described, Discovery, ENDING, FileReport, Source, Status, Tool, nowhere,
+    self, Claim, Described, Discovery, ENDING, FileReport, IN_PROCESS, Source, Status, Tool,
+    nowhere,
 };
 use super::{load, remote_source};
 use crate::base::{lock, text};
@@ -17,9 +18,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-
-/// The id under which in-process tools are listed.
-pub(super) const IN_PROCESS: &str = "in-process";
 
 #[derive(Default)]
 pub struct Registry {

@@ -7,6 +7,9 @@ use serde::Serialize;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+/// The id under which in-process tools are listed.
+pub(super) const IN_PROCESS: &str = "in-process";
+
 /// The namespace that only the tools compiled into this binary have.
 pub const CORE: &str = "core";
 

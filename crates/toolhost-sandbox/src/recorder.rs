@@ -13,11 +13,12 @@
 //! people who write a manifest, and decides nothing. If the recorder dies, the kernel refuses every
 //! call that it would have been notified of.
 
-use super::identity::GUEST;
 use super::protocol::{Attempt, Note, Operation};
-use super::seccomp::recorded::{self, FileUse, PathArgument, Recorded};
 use super::sys::{self, ExitReport, SeccompNotification};
-use super::{Problem, processes};
+use crate::account::processes;
+use crate::layers::identity::GUEST;
+use crate::layers::seccomp::recorded::{self, FileUse, PathArgument, Recorded};
+use crate::protocol::Problem;
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat, openat2, readlinkat};
 use nix::libc;

@@ -2,7 +2,7 @@
 //! `[[tool_services]]`: over which broker the services of descriptors are called. The file holds no
 //! credential.
 
-use super::guarded_text;
+use super::source::guarded_text;
 use crate::broker::{Secret, Terms, Topic};
 use crate::executor::remote::RemoteServices;
 use crate::policy::{SecretSource, secret_source};

@@ -4,7 +4,7 @@
 //! started.
 
 use super::brokers::one_for_all;
-use super::{Variables, guarded_text, home};
+use super::source::{Variables, folder, guarded_text, home};
 use crate::packages::{Credential, Index};
 use crate::policy::packages::Ecosystem;
 use crate::policy::{host_range, index_name};
@@ -194,9 +194,8 @@ fn machine(ecosystem: Ecosystem, variable: Variables<'_>) -> Result<Option<Strin
 
 fn python_files(variable: Variables<'_>) -> Vec<PathBuf> {
     let home = home(variable);
-    let below = |name: &str| {
-        super::folder(variable, "XDG_CONFIG_HOME", ".config").map(|folder| folder.join(name))
-    };
+    let below =
+        |name: &str| folder(variable, "XDG_CONFIG_HOME", ".config").map(|folder| folder.join(name));
     let own = [
         below("pip/pip.conf"),
         home.map(|home| home.join(".pip/pip.conf")),

@@ -6,6 +6,7 @@ use super::grants;
 use super::relay::{self, Companion, Relay};
 use super::spec::{RoleNeeds, spec};
 use crate::base::semaphore::FairSemaphore;
+use crate::base::text;
 use crate::egress::protocol::Served;
 use crate::executor::Gauge;
 use crate::executor::idle::IdlePool;
@@ -17,6 +18,28 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock};
+
+/// What a failure of the sandbox means for the caller of a tool, and for the person who can fix it.
+pub fn fault(error: LauncherError) -> Fault {
+    match error {
+        LauncherError::Missing(program) => {
+            let message = "the interpreter of this tool no longer exists, so nothing was run";
+            Fault::new(Kind::DependencyError, message).person(format!(
+                "{} is gone: restore it, or make a server reload (SIGHUP)",
+                text::path(&program)
+            ))
+        }
+        LauncherError::Layer(_) => {
+            let mut fault = Fault::from(error);
+            if let Some(person) = &mut fault.person {
+                *person += "; `toolhost doctor` shows what this machine can enforce and the \
+                    command that fixes it";
+            }
+            fault
+        }
+        LauncherError::Gone | LauncherError::Fault(_) => error.into(),
+    }
+}
 
 /// Most idle launchers.
 const MAX_IDLE: usize = 32;

@@ -1,7 +1,7 @@
 //! The executor of Python, Node and Bun scripts.
 
 use super::call::{Captured, Finished, ProgramCall, Ready};
-use super::pool::Launchers;
+use super::pool::{Launchers, fault};
 use super::spec::{RoleNeeds, source_name};
 use crate::base::{lock, millis};
 use crate::egress::Traffic;
@@ -199,7 +199,8 @@ impl Scripts {
             let ready = call
                 .clock
                 .prepare(RAISING, self.launchers.ready(shape, needs))
-                .await?;
+                .await
+                .map_err(fault)?;
             call.events.opened(shape).await?;
             match ready.call(call).await {
                 // The launcher was killed while idle, and most likely all idle ones were: try again

@@ -13,6 +13,7 @@ mod gate;
 mod head;
 mod jwt;
 mod listen;
+mod offered;
 mod peer;
 mod reply;
 mod request;

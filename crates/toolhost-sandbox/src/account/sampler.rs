@@ -5,11 +5,11 @@
 //! are pages counted exactly, once each, while the call is stopped: counting takes some 10 ms for
 //! each GiB of each process, and a process that runs meanwhile turns shared pages into its own.
 
-use crate::held::DescriptorMemory;
-use crate::processes::{self, Memory, Met, ProcessKey, ProcessSnapshot};
-use crate::scratch::Usage;
+use crate::account::held::DescriptorMemory;
+use crate::account::processes::{self, Memory, Met, ProcessKey, ProcessSnapshot};
+use crate::account::walk::Stopped;
+use crate::layers::scratch::Usage;
 use crate::sys::Compared;
-use crate::walk::Stopped;
 use nix::errno::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};

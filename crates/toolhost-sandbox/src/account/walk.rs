@@ -1,7 +1,7 @@
 //! Walks over what a tool made. Each has a thread of its own: nothing that a tool makes keeps the
 //! launcher from the clock, from its messages and from what the kernel counts.
 
-use crate::processes::{ProcessKey, ProcessSnapshot, signal_all, switches, thread_ms};
+use crate::account::processes::{ProcessKey, ProcessSnapshot, signal_all, switches, thread_ms};
 use nix::errno::Errno;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::signal::{Signal, kill};

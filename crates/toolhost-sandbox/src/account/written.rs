@@ -4,12 +4,12 @@
 //! counted while the call runs, whenever the free space of the file system changed, and once more
 //! after its end.
 
-use crate::held::scm_fds;
-use crate::processes::{self, ProcessSnapshot, files_of};
+use crate::account::held::scm_fds;
+use crate::account::processes::{self, ProcessSnapshot, files_of};
+use crate::account::totals::{Totals, below};
+use crate::account::walk::Stopped;
 use crate::spec::{Access, Mount};
 use crate::sys::errno;
-use crate::totals::{Totals, below};
-use crate::walk::Stopped;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::statvfs::fstatvfs;

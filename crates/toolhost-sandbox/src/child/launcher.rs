@@ -5,21 +5,21 @@
 //! is reaped; the launcher proper is pid 1 of its own pid namespace, so nothing it started outlives
 //! it. Both end when the host closes its end of the control socket, which a killed host does too.
 
-use crate::processes::{ProcessSnapshot, shown_now, signal_all};
-use crate::protocol::{self, Exited, FromLauncher, Identity, Killed, Setup, Source, ToLauncher};
-use crate::recorder::Recorder;
-use crate::sampler::{Look, SESSIONS, Sampler};
-use crate::scratch::{Scratch, Usage};
-use crate::seccomp::recorded::Recorded;
-use crate::spec::{self, StagedFolder};
-use crate::totals::Totals;
-use crate::view::{self, View};
-use crate::walk::{MAX_LOOKS, OwnCpu, Seen, Walk, Walker};
-use crate::written::{Free, WriteWatch, fell, free_at};
-use crate::{
-    Problem, ProblemKind, cgroup, environment, identity, landlock, namespaces, network, seccomp,
-    spawn, sys,
+use crate::account::processes::{ProcessSnapshot, shown_now, signal_all};
+use crate::account::sampler::{Look, SESSIONS, Sampler};
+use crate::account::totals::Totals;
+use crate::account::walk::{MAX_LOOKS, OwnCpu, Seen, Walk, Walker};
+use crate::account::written::{Free, WriteWatch, fell, free_at};
+use crate::layers::scratch::{Scratch, Usage};
+use crate::layers::seccomp::recorded::Recorded;
+use crate::layers::view::{self, View};
+use crate::layers::{cgroup, environment, identity, landlock, namespaces, network, seccomp};
+use crate::protocol::{
+    self, Exited, FromLauncher, Identity, Killed, Problem, ProblemKind, Setup, Source, ToLauncher,
 };
+use crate::recorder::Recorder;
+use crate::spec::{self, StagedFolder};
+use crate::{spawn, sys};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -74,7 +74,7 @@ fn start(control: BorrowedFd) -> Result<(), Problem> {
     // Closes all descriptors inherited.
     sys::close_range(3, false).map_err(Problem::from_layer("descriptors", "close_range(2)"))?;
     sys::reset_signals();
-    crate::limits::no_core();
+    crate::layers::limits::no_core();
     // The keeper has a group of its own in the session of its host: no signal from a terminal
     // reaches it, and if it is stopped when the host ends, the kernel wakes it and ends it
     // (setpgid(2), orphaned process groups).
@@ -161,7 +161,7 @@ fn serve(
     nix::unistd::sethostname("tool")
         .map_err(Problem::from_layer("namespaces", "sethostname(2)"))?;
     let base = view::begin(identity, owner)?;
-    let init = crate::init::image()?;
+    let init = crate::child::init::image()?;
     let Some((ToLauncher::Setup, mut files)) = receive(control).map_err(io("the set-up"))? else {
         return Ok(());
     };
@@ -188,7 +188,7 @@ fn serve(
         .iter()
         .map(source_folder)
         .collect::<Result<Vec<_>, _>>()?;
-    let last_capability = crate::privileges::last_capability();
+    let last_capability = crate::layers::privileges::last_capability();
     let own = setup.spec.program.executable == spec::Executable::Ourselves;
     let executable = if own {
         view::own_program(executable)?
@@ -204,7 +204,8 @@ fn serve(
     }
     let watches = std::fs::read_to_string("/proc/sys/fs/epoll/max_user_watches")
         .map_err(io("max_user_watches"))?;
-    let watches = crate::limits::share(watches.trim().parse().unwrap_or(u64::MAX), setup.slots);
+    let watches =
+        crate::layers::limits::share(watches.trim().parse().unwrap_or(u64::MAX), setup.slots);
     let sockets = setup
         .spec
         .network
@@ -349,7 +350,7 @@ impl Launcher<'_> {
     /// Serves calls until the host is gone. `sockets`: handed to the host with `Ready`.
     fn calls(&mut self, sockets: Vec<OwnedFd>) -> Result<(), Problem> {
         let mut prepared = self.prepare()?;
-        let layers = crate::layer_states(
+        let layers = crate::raise::layer_states(
             self.abi,
             self.counters.is_some(),
             self.setup.spec.network.as_deref(),
@@ -510,7 +511,7 @@ impl Launcher<'_> {
         let recorder = self.rules.as_ref().map(Recorder::start).transpose()?;
         let (status, told) = nix::unistd::pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)
             .map_err(Problem::from_layer("namespaces", "pipe2(2)"))?;
-        let plan = crate::raise(&crate::Raising {
+        let plan = crate::raise::raise(&crate::raise::Raising {
             setup: &self.setup,
             environment: &given.environment,
             counters: self.counters.as_ref(),
@@ -821,7 +822,7 @@ impl Launcher<'_> {
         let scratch_full = scratch.usage()?.is_full;
         let peak = sampler.peak_with(waited.peak_bytes);
         let mut exited = Exited {
-            status: crate::init::wait_status(status).unwrap_or(waited.status),
+            status: crate::child::init::wait_status(status).unwrap_or(waited.status),
             killed,
             cpu_ms: waited.cpu_ms,
             peak_memory_bytes: Some(peak),

@@ -1,9 +1,9 @@
 //! Sandbox: starts launchers, which start programs behind all layers.
 
 use super::launcher::{self, Launcher, LauncherError, Process};
+use crate::layers::{cgroup, identity};
 use crate::protocol::{Problem, Setup};
 use crate::spec::Spec;
-use crate::{cgroup, identity};
 use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;

@@ -4,11 +4,11 @@
 //! Made by the launcher between calls, while no call waits; a call's mount namespace starts as a
 //! copy of the launcher's.
 
-use crate::landlock::Right;
+use crate::layers::landlock::Right;
+use crate::layers::view::{self, LateMount, NODEV, NOEXEC, NOSUID, RDONLY};
 use crate::protocol::{Identity, Problem, ProblemKind, ReadFile, Setup};
 use crate::spec::StagedFolder;
 use crate::sys;
-use crate::view::{self, LateMount, NODEV, NOEXEC, NOSUID, RDONLY};
 use nix::fcntl::{AT_FDCWD, OFlag};
 use nix::mount::{MntFlags, umount2};
 use nix::sys::stat::{UtimensatFlags, utimensat};

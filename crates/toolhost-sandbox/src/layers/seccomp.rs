@@ -14,7 +14,8 @@ pub mod recorded;
 use crate::plan::{Plan, Step};
 use Rule::{Allow, Case, Errno};
 use Test::{AnyOf, Between, In};
-use bpf::{DenyAction, HIGH, Insn, Rule, Test};
+use bpf::{DenyAction, EPERM, HIGH, Insn, Rule, Test};
+use networked::{NO_OPTION, SOCKET_OPTIONS};
 use nix::libc;
 use std::collections::BTreeMap;
 use std::os::fd::RawFd;
@@ -23,7 +24,6 @@ use syscalls::Sysno;
 #[cfg(not(target_arch = "x86_64"))]
 compile_error!("the seccomp list is written for x86_64 only; see docs/SECURITY.md");
 
-const EPERM: u32 = libc::EPERM as u32;
 const ENOSYS: u32 = libc::ENOSYS as u32;
 const EINVAL: u32 = libc::EINVAL as u32;
 const SET_ID_BITS: u32 = 0o6000;
@@ -188,13 +188,6 @@ const TERMINALS: &[Test] = &[In(&[libc::TIOCSTI as u32, 0x541C, 0x5423])];
 /// Not in the list: filters (SO_ATTACH_FILTER and its like), which are memory of the kernel that is
 /// not counted.
 const SOCKET: Rule = Case(2, &[(SOCKET_OPTIONS, Allow)], &NO_OPTION);
-/// SO_REUSEADDR, SO_TYPE, SO_ERROR; SO_SNDBUF … SO_KEEPALIVE; SO_LINGER; SO_PASSCRED and
-/// SO_PEERCRED; SO_RCVTIMEO and SO_SNDTIMEO; SO_ACCEPTCONN; SO_PROTOCOL and SO_DOMAIN.
-const SOCKET_OPTIONS: &[Test] = &[
-    Between(2, 4),
-    Between(7, 9),
-    In(&[13, 16, 17, 20, 21, 30, 38, 39]),
-];
 /// `SOCKET` without SO_SNDBUF.
 const USUAL_SOCKET: Rule = Case(
     2,
@@ -208,7 +201,6 @@ const USUAL_SOCKET: Rule = Case(
     )],
     &NO_OPTION,
 );
-const NO_OPTION: Rule = Errno(libc::ENOPROTOOPT as u32);
 const SOCKET_LEVEL: Rule = Case(
     1,
     &[(&[In(&[libc::SOL_SOCKET as u32])], SOCKET)],

@@ -7,8 +7,8 @@
 use crate::base_view::{
     DEVICE_LINKS, EMPTY_FOLDERS, MADE_ETC, PROC, SCRATCH, SYSTEM_ETC, SYSTEM_FOLDERS, devices,
 };
-use crate::idmap::Users;
-use crate::landlock::Right;
+use crate::child::idmap::Users;
+use crate::layers::landlock::Right;
 use crate::plan::{Plan, Step};
 use crate::protocol::{Identity, Problem, ProblemKind, Setup};
 use crate::spec::{Access, Mount};
@@ -417,7 +417,7 @@ fn assemble(setup: &Setup, planned: Vec<Planned>) -> Result<View, Problem> {
 
 /// A synthetic /etc (which shows no account or host of this machine), /dev links, and our shims.
 fn write_files(setup: &Setup, inside: &dyn Fn(&Path) -> PathBuf) -> Result<(), Problem> {
-    let id = crate::identity::GUEST;
+    let id = crate::layers::identity::GUEST;
     // In the order of `MADE_ETC`.
     let texts = [
         format!("tool:x:{id}:{id}:tool:/tmp:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n"),
@@ -443,7 +443,7 @@ fn write_files(setup: &Setup, inside: &dyn Fn(&Path) -> PathBuf) -> Result<(), P
 
 /// The stub, without a search list: the tool asks for the names it was given, and no others.
 fn name_server(setup: &Setup) -> String {
-    let stub = crate::network::STUB;
+    let stub = crate::layers::network::STUB;
     setup.spec.network.as_ref().map_or_else(String::new, |_| {
         format!("nameserver {stub}\noptions ndots:1 timeout:2 attempts:2\n")
     })

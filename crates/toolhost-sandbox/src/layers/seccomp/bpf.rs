@@ -4,6 +4,7 @@ use Rule::{Allow, Case, Errno};
 use Test::{AnyOf, Between, In};
 use nix::libc;
 
+pub const EPERM: u32 = libc::EPERM as u32;
 pub const AUDIT_ARCH_X86_64: u32 = 0xC000_003E;
 /// The upper half of a 64-bit argument.
 pub const HIGH: u32 = 1 << 8;

@@ -73,11 +73,9 @@ impl ToolAnswer {
         work: impl FnOnce(&Text) -> T + Send + 'static,
     ) -> Result<T, Fault> {
         let text = self.text.clone();
-        let deadline = self
-            .deadline
+        self.deadline
             .clone()
-            .unwrap_or_else(|| CallDeadline::usual("", None));
-        deadline
+            .unwrap_or_else(|| CallDeadline::usual("", None))
             .run(is_long || self.small().is_none(), move || work(&text))
             .await
     }

@@ -154,8 +154,10 @@ fn fixed(hosts: bool) -> Vec<ProbeResult> {
         .any(|c| !field(c, &status).bytes().all(|b| b == b'0'));
     // Pid 1 is the init of the call.
     let own = std::process::id();
-    let others = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let others = others
+    let others = std::fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .flatten()
         .filter(|e| {
             e.file_name()
                 .to_str()

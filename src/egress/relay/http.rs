@@ -99,11 +99,16 @@ pub async fn serve(connection: Connection, tool: MeteredStream) {
         Ok(()) => exchange.finish().await,
         Err(error) if error.is_parse() => {
             exchange.connection.call.state().totals.requests += 1;
-            let why = format!("it is not valid HTTP/1: {error}");
             let host = exchange.connection.host();
             exchange
                 .connection
-                .refuse(TrafficKind::Request, host, RefusalReason::Content { why })
+                .refuse(
+                    TrafficKind::Request,
+                    host,
+                    RefusalReason::Content {
+                        why: format!("it is not valid HTTP/1: {error}"),
+                    },
+                )
                 .await;
         }
         Err(_) => {}

@@ -97,8 +97,11 @@ impl Worker {
 
     /// Sends a frame outside of any call.
     pub async fn send(&mut self, frame: &[u8]) -> io::Result<()> {
-        let to = self.to.as_mut().ok_or(io::ErrorKind::NotConnected)?;
-        to.write_all(frame).await
+        self.to
+            .as_mut()
+            .ok_or(io::ErrorKind::NotConnected)?
+            .write_all(frame)
+            .await
     }
 
     /// Serves one request: sends its frame, and reads what `answer` reads.

@@ -100,8 +100,10 @@ pub struct ToolNames<'k> {
 impl ToolNames<'_> {
     /// `label`: for whom the tools are called.
     pub fn new<'k>(known: &'k KnownRequest, label: Option<&str>) -> ToolNames<'k> {
-        let caller = known.server.service.catalog.who(&known.caller, label);
-        ToolNames { known, caller }
+        ToolNames {
+            known,
+            caller: known.server.service.catalog.who(&known.caller, label),
+        }
     }
 
     /// The id behind a name; anything else stays as it is.
@@ -110,8 +112,7 @@ impl ToolNames<'_> {
         if name.contains(':') {
             return tool;
         }
-        let offered = offered_tools(self.known, &self.caller);
-        offered
+        offered_tools(self.known, &self.caller)
             .names
             .id(name)
             .map(|id| format!("{id}{range}"))
@@ -225,7 +226,7 @@ pub async fn approve(
     body: Body,
 ) -> Result<Response, Refusal> {
     let received = body::read(&known, "", body, |_| false).await?;
-    let Approval { approve } = body::parse(&known, received.text, |text: &str| {
+    let Approval { approve } = body::parse(&known, received.text, |text| {
         serde_json::from_str::<Object<Approval>>(text).map(|Object(answer)| answer)
     })
     .await

@@ -74,11 +74,10 @@ impl StreamableHttp {
             let mcp = mcp.clone();
             move || Ok(Frontend::new(mcp.clone(), &closing))
         };
-        let rmcp = StreamableHttpService::new(frontend, sessions.local.clone(), config);
         StreamableHttp {
+            rmcp: StreamableHttpService::new(frontend, sessions.local.clone(), config),
             mcp,
             sessions,
-            rmcp,
         }
     }
 

@@ -129,7 +129,7 @@ impl DescriptorMemory {
                         * lines_at(
                             &folder,
                             &name,
-                            |line: &[u8]| {
+                            |line| {
                                 watches += u64::from(line.starts_with(b"tfd:"));
                                 sent += scm_fds(line);
                                 line.starts_with(b"lock:")

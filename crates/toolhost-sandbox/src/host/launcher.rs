@@ -160,8 +160,9 @@ impl LauncherError {
     pub fn layer(problem: Problem) -> LauncherError {
         let what = &problem.what;
         let error = problem.error();
-        let ours = failure_of_host(what, &error).or_else(|| no_process(what, &error));
-        ours.map_or(LauncherError::Layer(problem), LauncherError::Fault)
+        failure_of_host(what, &error)
+            .or_else(|| no_process(what, &error))
+            .map_or(LauncherError::Layer(problem), LauncherError::Fault)
     }
 }
 
@@ -262,15 +263,12 @@ impl Process {
 
 impl Launcher {
     pub fn new(process: Process, spec: Spec) -> Launcher {
-        let layers = Layers::default();
-        let before = Totals::default();
-        let sockets = Vec::new();
         Launcher {
             process,
-            layers,
+            layers: Layers::default(),
             spec,
-            before,
-            sockets,
+            before: Totals::default(),
+            sockets: Vec::new(),
             last: false,
             was_idle: false,
         }
@@ -416,8 +414,7 @@ impl Launcher {
             .environment
             .filter(|own| !own.is_empty())
             .map(serde_json::to_vec)
-            .transpose();
-        let environment = environment
+            .transpose()
             .map_err(|e| no_pipe(&e.into()))?
             .map(|text| file(&text))
             .transpose()?;

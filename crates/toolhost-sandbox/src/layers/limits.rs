@@ -98,11 +98,10 @@ const NICE_INCREMENT: i32 = 10;
 /// Before the call's own /proc is mounted, which is read-only, so that the tool cannot change the
 /// score.
 pub fn rank(plan: &mut Plan) {
-    let path = c"/proc/self/oom_score_adj".to_owned();
     plan.add(
         "limits",
         Step::WriteFile {
-            path,
+            path: c"/proc/self/oom_score_adj".to_owned(),
             data: OOM_SCORE.to_vec(),
         },
     );

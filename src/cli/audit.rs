@@ -521,7 +521,7 @@ fn all(known: &host::Tools, json: bool, out: &mut dyn Write) -> io::Result<()> {
         entry(&decision, &tool.manifest)
     });
     if json {
-        write!(out, "{{\"tools\": [\n")?;
+        writeln!(out, "{{\"tools\": [")?;
         for (at, entry) in entries.enumerate() {
             let between = if at > 0 { ",\n" } else { "" };
             write!(out, "{between}{}", pretty(&entry).trim_end())?;

@@ -13,6 +13,7 @@ use crate::executor::wasm;
 use crate::fault::Fault;
 use crate::packages::Index;
 use crate::policy::packages::Ecosystem;
+use crate::sandbox::probe::OwnStatus;
 use crate::sandbox::{Problem, identity};
 use crate::{policy, sandbox};
 use nix::errno::Errno;
@@ -388,24 +389,16 @@ impl Facts {
             .as_ref()
             .map(|n| n.release().to_string_lossy().into_owned())
             .unwrap_or_default();
-        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-        fn field(name: &str, status: &str) -> String {
-            status
-                .lines()
-                .find_map(|l| l.strip_prefix(name))
-                .unwrap_or("")
-                .trim()
-                .to_owned()
-        }
+        let status = OwnStatus::read();
         let real_root = identity::real_root();
-        let groups = field("Groups:", &status).split_whitespace().count();
+        let groups = status.field("Groups:").split_whitespace().count();
         Facts {
             kernel,
             architecture: std::env::consts::ARCH,
             landlock_abi: sandbox::landlock_abi(),
             security_modules: text("/sys/kernel/security/lsm"),
             seccomp_filters: Path::new("/proc/sys/kernel/seccomp/actions_avail").exists(),
-            already_filtered: field("Seccomp:", &status) == "2",
+            already_filtered: status.field("Seccomp:") == "2",
             container: container(),
             apparmor_restricts_userns: text(
                 "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",

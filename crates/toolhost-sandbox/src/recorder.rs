@@ -25,16 +25,14 @@ use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::{Signal, kill};
-use nix::sys::socket::{
-    AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg, socketpair,
-};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::sys::stat::{Mode, SFlag, fstat};
 use nix::sys::statvfs::{FsFlags, fstatvfs};
 use nix::unistd::{Pid, chroot, fchdir, setresgid, setresuid};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{IoSliceMut, Seek, Write};
+use std::io::{Seek, Write};
 use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
@@ -236,20 +234,8 @@ fn enter(proc: &OwnedFd, task: u32) -> Result<bool, Errno> {
 
 /// Waits for the filter's listener.
 fn listener(socket: &OwnedFd) -> Result<OwnedFd, Errno> {
-    let mut byte = [0];
-    let mut space = nix::cmsg_space!(RawFd);
-    let mut slices = [IoSliceMut::new(&mut byte)];
-    let got = recvmsg::<()>(
-        socket.as_raw_fd(),
-        &mut slices,
-        Some(&mut space),
-        MsgFlags::MSG_CMSG_CLOEXEC,
-    )?;
-    let mut rights = got.cmsgs()?.filter_map(|control| match control {
-        ControlMessageOwned::ScmRights(descriptors) => descriptors.first().copied(),
-        _ => None,
-    });
-    rights.next().map(messages::adopt).ok_or(Errno::EBADF)
+    let (_, descriptors) = messages::receive_bytes(socket.as_fd(), &mut [0])?;
+    descriptors.into_iter().next().ok_or(Errno::EBADF)
 }
 
 /// The record of one call: distinct entries, as lines of JSON in a memory file.

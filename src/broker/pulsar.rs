@@ -140,18 +140,14 @@ impl Incoming for Messages {
             let properties = &message.payload.metadata.properties;
             let property = |name: &str| properties.iter().find(|property| property.key == name);
             let text = |name: &str| property(name).map(|property| property.value.clone());
-            let id = text(ID).unwrap_or_default().into_bytes();
-            let trace = Trace::new(text);
-            let body = message.payload.data;
-            let broken = CancellationToken::new();
             Some(Ok(Delivery {
-                id,
-                body,
+                id: text(ID).unwrap_or_default().into_bytes(),
+                body: message.payload.data,
                 redelivered: false,
                 attempt: 0,
-                trace,
+                trace: Trace::new(text),
                 hold: None,
-                broken,
+                broken: CancellationToken::new(),
             }))
         })
     }

@@ -128,7 +128,6 @@ async fn made(
             FieldTable::default(),
         )
         .await?;
-    let shared = matches!(source, Subscription::Shared { .. });
     let way = Arc::new(Publisher {
         connection,
         channel: out,
@@ -138,7 +137,7 @@ async fn made(
         Box::new(Messages {
             consumer,
             channel,
-            shared,
+            shared: matches!(source, Subscription::Shared { .. }),
             queue: queue.into(),
             way: way.clone(),
         }),
@@ -193,12 +192,10 @@ impl Incoming for Messages {
                 _ => None,
             });
             let hold: Option<Box<dyn Hold>> = if self.shared {
-                let queue = self.queue.clone();
-                let way = self.way.clone();
                 Some(Box::new(UnackedDelivery {
                     acker: message.acker,
-                    queue,
-                    way,
+                    queue: self.queue.clone(),
+                    way: self.way.clone(),
                 }))
             } else {
                 if let Err(why) = message.acker.ack(BasicAckOptions::default()).await {

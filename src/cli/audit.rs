@@ -160,8 +160,8 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     let tool = known
         .snapshot
         .find(reference)
-        .inspect_err(|_| unheard(settings));
-    let tool = tool.map_err(|fault| Refusal::from_fault(&fault))?;
+        .inspect_err(|_| unheard(settings))
+        .map_err(|fault| Refusal::from_fault(&fault))?;
     if args.probe {
         return probe(settings, &known, &tool, args.json);
     }
@@ -220,8 +220,7 @@ fn answer_who_can(
     let tool = question
         .strip_prefix("call:")
         .map(|tool| known.snapshot.find(tool))
-        .transpose();
-    let tool = tool
+        .transpose()
         .map_err(|fault| Refusal::from_fault(&fault))?
         .filter(|_| question.contains('@'));
     let question = &tool.map_or(question.to_owned(), |tool| {
@@ -290,13 +289,13 @@ fn summary(report: &Value) -> String {
             .filter(move |ask| ask["what"] == kind)
             .filter_map(effective)
     };
-    let capabilities = asks.iter().filter(|ask: &&Value| {
-        ask["what"] == "capability" && !word(&ask["asked"]).starts_with("secret:")
-    });
-    let capabilities = capabilities
+    let capabilities = asks
+        .iter()
+        .filter(|ask: &&Value| {
+            ask["what"] == "capability" && !word(&ask["asked"]).starts_with("secret:")
+        })
         .filter_map(|ask| Some(format!("{}: {}", word(&ask["asked"]), effective(ask)?)));
-    let secrets = list(&report["secrets"]).iter();
-    let secrets = secrets.map(|it| {
+    let secrets = list(&report["secrets"]).iter().map(|it| {
         format!(
             "{}: {}, from {}",
             word(&it["name"]),
@@ -304,23 +303,24 @@ fn summary(report: &Value) -> String {
             word(&it["from"])
         )
     });
-    let risks = list(&report["highRisks"]).iter();
-    let risks = risks.map(|risk| {
+    let risks = list(&report["highRisks"]).iter().map(|risk| {
         format!(
             "high risk: `{}`: {}",
             word(&risk["host"]),
             word(&risk["why"])
         )
     });
-    let denied = asks.iter().filter(|ask| ask["allowed"] == false);
-    let denied = denied.map(|ask| {
-        format!(
-            "{} {}: {}",
-            word(&ask["what"]),
-            word(&ask["asked"]),
-            word(&ask["reason"])
-        )
-    });
+    let denied = asks
+        .iter()
+        .filter(|ask| ask["allowed"] == false)
+        .map(|ask| {
+            format!(
+                "{} {}: {}",
+                word(&ask["what"]),
+                word(&ask["asked"]),
+                word(&ask["reason"])
+            )
+        });
     let fault = report["refused"]["person"]
         .as_str()
         .into_iter()
@@ -417,11 +417,10 @@ fn limits<'r>(all: impl Iterator<Item = &'r Value>) -> Vec<String> {
 
 /// Who may call the tool, and whether a person agrees to each call.
 fn callers(report: &Value) -> Vec<String> {
-    let named = report["callers"]
+    let mut parts: Vec<String> = report["callers"]
         .as_array()
-        .map(|all| all.iter().map(|caller| word(&caller["name"])).collect());
-    let mut parts: Vec<String> =
-        named.unwrap_or_else(|| vec![policy::CallerGrant::anybody().text()]);
+        .map(|all| all.iter().map(|caller| word(&caller["name"])).collect())
+        .unwrap_or_else(|| vec![policy::CallerGrant::anybody().text()]);
     for confirm in list(&report["confirm"]) {
         let by_client = confirm["byClient"].as_str();
         let by_client =
@@ -522,7 +521,7 @@ fn all(known: &host::Tools, json: bool, out: &mut dyn Write) -> io::Result<()> {
         entry(&decision, &tool.manifest)
     });
     if json {
-        write!(out, "{{\"tools\": [\n")?;
+        writeln!(out, "{{\"tools\": [")?;
         for (at, entry) in entries.enumerate() {
             let between = if at > 0 { ",\n" } else { "" };
             write!(out, "{between}{}", pretty(&entry).trim_end())?;
@@ -544,9 +543,11 @@ fn all(known: &host::Tools, json: bool, out: &mut dyn Write) -> io::Result<()> {
 /// What one tool may touch, in a few words.
 fn row(entry: &Value) -> Value {
     let granted = |kind: &str| {
-        let asks = list(&entry["asks"]).iter();
-        let granted = asks.filter(|ask| ask["what"] == kind && ask["effective"].is_string());
-        granted.filter_map(|ask| ask["asked"].as_str()).collect()
+        list(&entry["asks"])
+            .iter()
+            .filter(|ask| ask["what"] == kind && ask["effective"].is_string())
+            .filter_map(|ask| ask["asked"].as_str())
+            .collect()
     };
     let secrets = list(&entry["secrets"]).iter();
     let refused = &entry["refused"];
@@ -637,8 +638,9 @@ fn pretty(value: &Value) -> String {
 
 /// A past call, by the record and the confinement that were kept of it.
 fn past_call(settings: &Settings, id: &str, json: bool) -> anyhow::Result<ExitCode> {
-    let recalled = host::audit_log(settings)?.recall(id);
-    let recalled = recalled.map_err(|why| Refusal::new(Exit::Caller, text::printable(&why)))?;
+    let recalled = host::audit_log(settings)?
+        .recall(id)
+        .map_err(|why| Refusal::new(Exit::Caller, text::printable(&why)))?;
     let record = recalled.record;
     let confinement = recalled.confinement;
     let touched = match &confinement {

@@ -13,6 +13,7 @@ use crate::executor::wasm;
 use crate::fault::Fault;
 use crate::packages::Index;
 use crate::policy::packages::Ecosystem;
+use crate::sandbox::probe::OwnStatus;
 use crate::sandbox::{Problem, identity};
 use crate::{policy, sandbox};
 use nix::errno::Errno;
@@ -124,11 +125,12 @@ async fn report(settings: &Settings, launchers: &Arc<Launchers>) -> (Value, Exit
             "toolhost check",
         ));
     }
-    let audit_log = host::audit_log(settings).map_err(|why| why.to_string());
-    let audit_log = audit_log.and_then(|log| {
-        log.open()
-            .map_err(|fault| fault.person.unwrap_or(fault.message))
-    });
+    let audit_log = host::audit_log(settings)
+        .map_err(|why| why.to_string())
+        .and_then(|log| {
+            log.open()
+                .map_err(|fault| fault.person.unwrap_or(fault.message))
+        });
     if audit_log.is_err() {
         let why = "the audit log cannot be opened, so every call is refused (see below)";
         fixes.push(hint(why, "toolhost --audit-log FILE …"));
@@ -268,12 +270,13 @@ fn wasmtime_version() -> &'static str {
     let entry = lock
         .split("[[package]]")
         .find(|entry| entry.trim_start().starts_with("name = \"wasmtime\"\n"));
-    let line = entry.and_then(|entry| {
-        entry
-            .lines()
-            .find_map(|line| line.strip_prefix("version = "))
-    });
-    line.map_or("unknown", |version| version.trim_matches('"'))
+    entry
+        .and_then(|entry| {
+            entry
+                .lines()
+                .find_map(|line| line.strip_prefix("version = "))
+        })
+        .map_or("unknown", |version| version.trim_matches('"'))
 }
 
 fn where_from(settings: &Settings) -> Vec<Value> {
@@ -326,17 +329,18 @@ fn indexes(settings: &Settings, policies: Option<&policy::Policies>) -> Vec<Valu
         let ecosystem = ecosystem.name();
         json!({ "name": name, "ecosystem": ecosystem, "leadsTo": leads_to, "missing": missing })
     }
-    let known = settings
+    let findings = settings
         .indexes
         .iter()
         .map(|index| row(&index.name, index.ecosystem, index.describe(), false));
     let named = policies
         .into_iter()
         .flat_map(policy::Policies::all)
-        .flat_map(|policy| &policy.packages);
-    let named = named.map(|(of, entry)| (*of, &entry.grant.rules.index));
-    let missing = named.filter(|(of, index)| Index::find(&settings.indexes, *of, index).is_none());
-    let missing: BTreeSet<_> = missing.collect();
+        .flat_map(|policy| &policy.packages)
+        .map(|(of, entry)| (*of, &entry.grant.rules.index));
+    let missing: BTreeSet<_> = named
+        .filter(|(of, index)| Index::find(&settings.indexes, *of, index).is_none())
+        .collect();
     let missing = missing.into_iter().map(|(ecosystem, name)| {
         let fix = format!(
             "write [indexes.{name}] {} into the configuration",
@@ -344,7 +348,7 @@ fn indexes(settings: &Settings, policies: Option<&policy::Policies>) -> Vec<Valu
         );
         row(name, ecosystem, fix, true)
     });
-    known.chain(missing).collect()
+    findings.chain(missing).collect()
 }
 
 /// Facts about this machine, all of them read. They hold no values of variables and no credentials.
@@ -381,29 +385,20 @@ struct Facts {
 
 impl Facts {
     fn of_this_machine(counted: bool, pool: std::ops::Range<u32>) -> Facts {
-        let names = nix::sys::utsname::uname();
-        let kernel = names
+        let kernel = nix::sys::utsname::uname()
             .as_ref()
             .map(|n| n.release().to_string_lossy().into_owned())
             .unwrap_or_default();
-        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-        fn field(name: &str, status: &str) -> String {
-            status
-                .lines()
-                .find_map(|l| l.strip_prefix(name))
-                .unwrap_or("")
-                .trim()
-                .to_owned()
-        }
+        let status = OwnStatus::read();
         let real_root = identity::real_root();
-        let groups = field("Groups:", &status).split_whitespace().count();
+        let groups = status.field("Groups:").split_whitespace().count();
         Facts {
             kernel,
             architecture: std::env::consts::ARCH,
             landlock_abi: sandbox::landlock_abi(),
             security_modules: text("/sys/kernel/security/lsm"),
             seccomp_filters: Path::new("/proc/sys/kernel/seccomp/actions_avail").exists(),
-            already_filtered: field("Seccomp:", &status) == "2",
+            already_filtered: status.field("Seccomp:") == "2",
             container: container(),
             apparmor_restricts_userns: text(
                 "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
@@ -436,14 +431,13 @@ fn text(path: &str) -> Option<String> {
 }
 
 fn container() -> Option<&'static str> {
-    let marks = [
+    [
         ("/.dockerenv", "Docker"),
         ("/run/.containerenv", "Podman"),
         ("/run/secrets/kubernetes.io", "Kubernetes"),
-    ];
-    marks
-        .into_iter()
-        .find_map(|(mark, name)| Path::new(mark).exists().then_some(name))
+    ]
+    .into_iter()
+    .find_map(|(mark, name)| Path::new(mark).exists().then_some(name))
 }
 
 fn whom(real_root: bool, groups: usize, pool: std::ops::Range<u32>) -> String {

@@ -142,11 +142,12 @@ fn show(host: &host::Tools, args: &Args, out: &mut dyn Write) -> io::Result<()> 
             value => writeln!(out, "{}", json_text(&value, true)),
         };
     }
-    let tools = snapshot
+    let tools: Vec<_> = snapshot
         .list(&filter)
         .into_iter()
-        .filter(|tool| known(&tool.manifest.id));
-    let tools: Vec<_> = tools.map(|tool| (needs(&tool), tool)).collect();
+        .filter(|tool| known(&tool.manifest.id))
+        .map(|tool| (needs(&tool), tool))
+        .collect();
     if args.json {
         let listed: Vec<_> = tools
             .iter()

@@ -52,12 +52,15 @@ impl Refusal {
     /// What a fault says to the person at this machine.
     pub fn from_fault(fault: &Fault) -> Refusal {
         let more = [&fault.details, &fault.person];
-        let lines = more.into_iter().flatten().flat_map(|words| words.lines());
-        let more: String = lines.map(|line| format!("\n  {line}")).collect();
-        let words = format!("{}{more}", fault.message);
+        let more: String = more
+            .into_iter()
+            .flatten()
+            .flat_map(|words| words.lines())
+            .map(|line| format!("\n  {line}"))
+            .collect();
         Refusal {
             exit: Exit::for_origin(fault.origin),
-            words,
+            words: format!("{}{more}", fault.message),
             fault: Some(Box::new(fault.clone())),
         }
     }

@@ -50,9 +50,9 @@ impl ServerAddress {
         fn port(authority: &Authority) -> Option<u16> {
             authority.port_u16()
         }
-        let found = authority
-            .and_then(|authority| port(&authority).map(|port| ServerAddress::Tls(authority, port)));
-        found.ok_or_else(|| "write https://NAME:PORT".to_owned())
+        authority
+            .and_then(|authority| port(&authority).map(|port| ServerAddress::Tls(authority, port)))
+            .ok_or_else(|| "write https://NAME:PORT".to_owned())
     }
 }
 
@@ -67,13 +67,15 @@ impl std::fmt::Display for ServerAddress {
 
 /// The id of a call, which becomes part of a path.
 pub fn call_id(word: &str) -> Result<&str, Refusal> {
-    let id = uuid::Uuid::try_parse(word).is_ok().then_some(word);
-    id.ok_or_else(|| {
-        Refusal::new(
-            Exit::Caller,
-            "this is not the id of a call: `toolhost ps` shows them",
-        )
-    })
+    uuid::Uuid::try_parse(word)
+        .is_ok()
+        .then_some(word)
+        .ok_or_else(|| {
+            Refusal::new(
+                Exit::Caller,
+                "this is not the id of a call: `toolhost ps` shows them",
+            )
+        })
 }
 
 impl Server {
@@ -107,7 +109,7 @@ impl Server {
                 .map(|_| answer.clone())
                 .ok_or_else(|| Refusal::new(Exit::Host, words).into());
         }
-        let told = answer["error"]["message"]
+        let message = answer["error"]["message"]
             .as_str()
             .unwrap_or("no reason was given");
         let exit = if status == 404 {
@@ -120,7 +122,7 @@ impl Server {
             format!(
                 "the server at {} refused ({status}): {}",
                 self.http,
-                text::printable(told)
+                text::printable(message)
             ),
         )
         .into())

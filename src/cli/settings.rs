@@ -4,19 +4,16 @@
 //! the root. A config file in the current folder is not used, one that others write refused.
 
 use super::refusal::{Exit, Refusal};
-use crate::base::{files, text};
+use crate::base::text;
 use crate::manifest::host::{self, Host};
 use crate::packages::Index;
 use crate::sandbox::identity;
 use crate::service::audit::Retention;
 use crate::service::runlog::Style;
 use crate::transport::{announced, http};
-use nix::fcntl::OFlag;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsString;
 use std::io::IsTerminal;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use tracing::level_filters::LevelFilter;
 
@@ -26,8 +23,6 @@ pub const POLICIES: &str = "sandbox-policies";
 const PACKAGES: &str = "packages";
 /// The heading of these flags in the help.
 const HEADING: &str = "Options of every verb";
-/// Largest config file, bytes.
-const MAX_CONFIG_BYTES: u64 = 1024 * 1024;
 
 /// The flags every verb takes.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -161,9 +156,6 @@ struct ToolIds {
     first: u32,
     count: u32,
 }
-
-/// The environment, as a function so that tests need not change this process's own.
-pub type Variables<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
 /// `http://host:port` as `host:port`.
 fn proxy_address(written: &str) -> Result<String, String> {
@@ -411,10 +403,10 @@ impl Sources<'_> {
         flag: Option<&PathBuf>,
         config: Option<PathBuf>,
     ) -> anyhow::Result<Option<PathBuf>> {
-        let value = self
-            .values(name, flag.cloned().as_slice(), config.as_slice())
-            .pop();
-        value.map(|path| self.existing(name, &path)).transpose()
+        self.values(name, flag.cloned().as_slice(), config.as_slice())
+            .pop()
+            .map(|path| self.existing(name, &path))
+            .transpose()
     }
 
     /// Several paths that must exist; the usual one, which need not, where none is set.
@@ -490,29 +482,6 @@ fn config(flags: &Flags, variable: Variables<'_>) -> anyhow::Result<(Config, Opt
     Ok((config, Some(file)))
 }
 
-/// Reads a file that only its owner (us, or root) can have written.
-pub(super) fn guarded_text(file: &Path) -> Result<String, String> {
-    let bytes = files::checked(
-        files::open(file, OFlag::empty()),
-        MAX_CONFIG_BYTES,
-        |facts| match facts {
-            _ if !files::is_trusted(facts.uid()) => {
-                Some("it belongs to another user, who could change what this host does".to_owned())
-            }
-            _ if facts.mode() & 0o022 != 0 => {
-                Some("others can write it; run `chmod go-w` on it".to_owned())
-            }
-            _ => None,
-        },
-    );
-    String::from_utf8(bytes?).map_err(|e| e.to_string())
-}
-
-/// Reads a regular file of at most so many bytes; never waits on a pipe.
-pub(super) fn regular_file(path: &Path, most: u64) -> Result<Vec<u8>, String> {
-    files::checked(files::open(path, OFlag::empty()), most, |_| None)
-}
-
 /// Where calls are recorded, and where built packages are kept.
 fn kept(
     sources: &mut Sources<'_>,
@@ -540,31 +509,11 @@ fn kept(
 
 /// The usual config files: the user's, then the system's.
 fn usual_configs(variable: Variables<'_>) -> Vec<PathBuf> {
-    let own = folder(variable, "XDG_CONFIG_HOME", ".config")
-        .map(|folder| folder.join("toolhost/config.toml"));
-    own.into_iter()
+    folder(variable, "XDG_CONFIG_HOME", ".config")
+        .map(|folder| folder.join("toolhost/config.toml"))
+        .into_iter()
         .chain([PathBuf::from("/etc/toolhost/config.toml")])
         .collect()
-}
-
-/// `$XDG_…`, else the folder below the home folder.
-fn folder(variable: Variables<'_>, xdg: &str, below_home: &str) -> Option<PathBuf> {
-    let named = variable(xdg)
-        .map(PathBuf::from)
-        .filter(|path| path.is_absolute());
-    named.or_else(|| home(variable).map(|home| home.join(below_home)))
-}
-
-pub(super) fn home(variable: Variables<'_>) -> Option<PathBuf> {
-    let named = variable("HOME")
-        .map(PathBuf::from)
-        .filter(|path| path.is_absolute());
-    named.or_else(|| {
-        let me = nix::unistd::User::from_uid(nix::unistd::geteuid())
-            .ok()
-            .flatten()?;
-        Some(me.dir).filter(|path| path.is_absolute())
-    })
 }
 
 /// The usual path of a state file: for real root below the folder `system`, for every other user
@@ -596,8 +545,7 @@ fn collector(config: Option<String>, variable: Variables<'_>) -> Option<String> 
     if is("OTEL_SDK_DISABLED", "true") || is("OTEL_TRACES_EXPORTER", "none") {
         return None;
     }
-    let whole = said("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT");
-    whole
+    said("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
         .or_else(|| {
             said("OTEL_EXPORTER_OTLP_ENDPOINT")
                 .map(|base| format!("{}/v1/traces", base.trim_end_matches('/')))
@@ -643,12 +591,16 @@ fn log_words(words: &str) -> anyhow::Result<(LevelFilter, bool)> {
 
 mod brokers;
 mod indexes;
+mod source;
 
 pub use brokers::{Broker, BrokerServices};
+use source::folder;
+pub use source::{Variables, guarded_text, home, regular_file};
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ffi::OsString;
     use std::os::unix::fs::PermissionsExt;
 
     fn settings(flags: &Flags, variables: &[(&str, &Path)]) -> anyhow::Result<Settings> {

@@ -160,11 +160,11 @@ async fn try_example(
         }
         Some(expected) => {
             difference(expected, &answer(&report).await, "").map_or(Ok(()), |place| {
-                let told = told();
-                Err(if told.is_empty() {
+                let words = told();
+                Err(if words.is_empty() {
                     place
                 } else {
-                    format!("{place}\n{told}")
+                    format!("{place}\n{words}")
                 })
             })
         }

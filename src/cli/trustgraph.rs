@@ -40,8 +40,7 @@ pub fn run(
         what: TrustgraphCommand::Export(args),
     }: Args,
 ) -> anyhow::Result<ExitCode> {
-    let host = host::Tools::load(settings)?;
-    let tool = host
+    let tool = host::Tools::load(settings)?
         .snapshot
         .find(&args.tool)
         .map_err(|fault| Refusal::new(Exit::Caller, fault.message))?;

@@ -2,7 +2,7 @@
 //! `CallDeadline::run`, off the threads that all calls share and within the time of its own call.
 //! It is sent in short pieces.
 
-use super::CallDeadline;
+use super::deadline::CallDeadline;
 use crate::base::json::Text;
 use crate::fault::Fault;
 use crate::quantity::LARGE_TEXT_BYTES;
@@ -73,11 +73,9 @@ impl ToolAnswer {
         work: impl FnOnce(&Text) -> T + Send + 'static,
     ) -> Result<T, Fault> {
         let text = self.text.clone();
-        let deadline = self
-            .deadline
+        self.deadline
             .clone()
-            .unwrap_or_else(|| CallDeadline::usual("", None));
-        deadline
+            .unwrap_or_else(|| CallDeadline::usual("", None))
             .run(is_long || self.small().is_none(), move || work(&text))
             .await
     }

@@ -4,7 +4,7 @@
 //! At most a few hundred messages wait. A tool never waits for the reader of its log, and no part
 //! of an answer is lost.
 
-use super::CallDeadline;
+use super::deadline::CallDeadline;
 use crate::base::json::Text;
 use crate::fault::{Fault, Kind};
 use crate::policy::Shape;

@@ -25,12 +25,11 @@ struct IdleEntries<K, T> {
 
 impl<K: Send + 'static, T: Send + 'static> IdlePool<K, T> {
     pub fn new(most: usize) -> IdlePool<K, T> {
-        let entries = Mutex::new(IdleEntries {
-            entries: Vec::new(),
-            sweeping: false,
-        });
         IdlePool {
-            entries,
+            entries: Mutex::new(IdleEntries {
+                entries: Vec::new(),
+                sweeping: false,
+            }),
             most,
             idle_timeout: IDLE_TIMEOUT,
         }

@@ -270,11 +270,10 @@ pub(crate) fn restore_names(handler: &Handler, fault: Fault) -> Fault {
             out + tools + &part[name.len()..]
         })
     };
-    let flaws = fault.flaws.into_iter().map(own).collect();
     Fault {
         message: own(fault.message),
         details: fault.details.map(own),
-        flaws,
+        flaws: fault.flaws.into_iter().map(own).collect(),
         ..fault
     }
 }
@@ -285,11 +284,11 @@ pub fn is_envelope(value: &Value) -> bool {
     let Value::Object(fields) = value else {
         return false;
     };
-    let known = fields
+    let names = fields
         .keys()
         .all(|key| matches!(key.as_str(), "success" | "outputData" | "error" | "logs"));
     let error = fields.get("error").filter(|error| !error.is_null());
-    known
+    names
         && match fields.get("success") {
             Some(Value::Bool(true)) => error.is_none(),
             Some(Value::Bool(false)) => error.is_some_and(|error| {

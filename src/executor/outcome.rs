@@ -1,6 +1,6 @@
 //! How a tool ended.
 
-use super::ToolAnswer;
+use super::answer::ToolAnswer;
 use crate::quantity::Limit;
 pub use crate::sandbox::protocol::{Attempt, Operation};
 pub use crate::sandbox::{LayerState, Layers};

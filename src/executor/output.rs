@@ -52,10 +52,9 @@ pub struct Output {
 
 impl<'a> OutputReader<'a> {
     pub fn new(max_bytes: u64, events: &'a ToolSender) -> OutputReader<'a> {
-        let max_bytes = usize::try_from(max_bytes).unwrap_or(usize::MAX);
         OutputReader {
             output: Output::default(),
-            max_bytes,
+            max_bytes: usize::try_from(max_bytes).unwrap_or(usize::MAX),
             is_stream: true,
             events,
         }
@@ -140,9 +139,8 @@ impl<'a> OutputReader<'a> {
             }
             Err(why) => why,
         };
-        let reason = format!("line {} of the stream {why}", own.parts.1 + 1);
         own.bad = Some(Ending::BadOutput {
-            reason,
+            reason: format!("line {} of the stream {why}", own.parts.1 + 1),
             head: head(&line),
         });
     }
@@ -213,8 +211,8 @@ fn read_part(line: &[u8]) -> Result<Option<Text>, String> {
     // `chunk` must be the only member.
     let part = json::member(whole, "/chunk")
         .filter(|part| part.len() + "{\"chunk\":}".len() == whole.len());
-    let part = part.and_then(|part| json::compact(part.as_bytes()).ok());
-    part.map(Some)
+    part.and_then(|part| json::compact(part.as_bytes()).ok())
+        .map(Some)
         .ok_or_else(|| "is neither {\"chunk\": …} nor {\"end\": true}".to_owned())
 }
 
@@ -329,12 +327,10 @@ pub struct Log<'a> {
 impl<'a> Log<'a> {
     pub fn new(max_bytes: u64, events: &'a ToolSender) -> Log<'a> {
         let left = usize::try_from(max_bytes).unwrap_or(usize::MAX);
-        let head = Vec::new();
-        let tail = VecDeque::new();
         let line = Vec::new();
         Log {
-            head,
-            tail,
+            head: Vec::new(),
+            tail: VecDeque::new(),
             half: left / 2,
             cut: 0,
             line,

@@ -51,9 +51,8 @@ impl Document {
                 body: Body::File(path),
                 ..
             } => {
-                let text = path.to_string_lossy().into_owned();
                 vec![Pattern {
-                    text,
+                    text: path.to_string_lossy().into_owned(),
                     from_base: false,
                     shape: PatternShape::File { path: path.clone() },
                 }]

@@ -13,7 +13,7 @@ use super::types::{
     id_fault, version_range,
 };
 use super::{arguments, descriptor, document, environment};
-use crate::base::problem::{Code, Problem};
+use crate::base::problem::Code;
 use crate::base::{json, suggest, text};
 use crate::quantity::{LONG_CHECK_STEPS, Limit, MAX_ENV_BYTES, MAX_HOSTS, MAX_PORTS};
 use serde_json::Value;
@@ -90,9 +90,6 @@ fn manifest(reader: &mut Reader<'_>, top: &Value, bytes: &[u8]) -> Option<Manife
         }
         _ => {}
     }
-    let execution = execution(reader, top);
-    let requires = requires(reader, top);
-    let limits = limits(reader, top);
     let metadata = reader.get("/metadata");
     let examples = reader.get("/examples");
     let tags = reader.get("/tags");
@@ -105,8 +102,8 @@ fn manifest(reader: &mut Reader<'_>, top: &Value, bytes: &[u8]) -> Option<Manife
         parameters,
         output,
         requested,
-        execution,
-        limits,
+        execution: execution(reader, top),
+        limits: limits(reader, top),
         idempotent: top["idempotent"] == true,
         is_final,
         hidden: top["presentation"]["hidden"] == true,
@@ -114,7 +111,7 @@ fn manifest(reader: &mut Reader<'_>, top: &Value, bytes: &[u8]) -> Option<Manife
         model_name: reader.get("/presentation/modelName"),
         schema_as_written: top["presentation"]["schemaAsWritten"] == true,
         metadata: metadata.unwrap_or_default(),
-        requires,
+        requires: requires(reader, top),
         examples: examples.unwrap_or_default(),
         tags: tags.unwrap_or_default(),
         raw: top.clone(),
@@ -130,7 +127,7 @@ fn warn_of_unknown_names(reader: &mut Reader<'_>, top: &Value, block: &str) {
     } else {
         &SCHEMA["properties"][&block[1..]]
     };
-    let known: Vec<&str> = schema["properties"]
+    let fields: Vec<&str> = schema["properties"]
         .as_object()
         .into_iter()
         .flatten()
@@ -142,16 +139,16 @@ fn warn_of_unknown_names(reader: &mut Reader<'_>, top: &Value, block: &str) {
         .into_iter()
         .flat_map(|map| map.keys())
     {
-        if known.contains(&name.as_str()) || name.starts_with("x-") || name.starts_with('$') {
+        if fields.contains(&name.as_str()) || name.starts_with("x-") || name.starts_with('$') {
             continue;
         }
         let fix = match (
-            suggest::nearest(name, known.iter().copied()),
+            suggest::nearest(name, fields.iter().copied()),
             block_of_field(&SCHEMA, "", name),
         ) {
             (Some(near), _) => format!("did you mean `{near}`?"),
             (None, Some(owner)) if block.is_empty() => format!("it belongs in {owner}"),
-            (None, _) if block == "/execution" => format!("known here: {}", known.join(", ")),
+            (None, _) if block == "/execution" => format!("known here: {}", fields.join(", ")),
             _ => continue,
         };
         reader.warn_of_name(
@@ -172,11 +169,10 @@ fn block_of_field(schema: &Value, at: &str, name: &str) -> Option<String> {
         .into_iter()
         .flatten()
         .map(|form| (at.to_owned(), &form["then"]));
-    let blocks = fields
+    fields
         .into_iter()
         .flatten()
-        .map(|(field, block)| (below(at, field), block));
-    blocks
+        .map(|(field, block)| (below(at, field), block))
         .chain(forms)
         .find_map(|(at, block)| block_of_field(block, &at, name))
 }
@@ -222,7 +218,7 @@ fn strict_version(written: &str) -> Result<semver::Version, String> {
 fn compile(reader: &mut Reader<'_>, top: &Value, key: &str) -> Option<Schema> {
     let raw = top.get(key).filter(|raw| raw.is_object())?;
     Schema::compile(raw)
-        .map_err(|fault: Problem| {
+        .map_err(|fault| {
             reader.error(
                 fault.code,
                 &format!("/{key}{}", fault.pointer),
@@ -291,9 +287,6 @@ fn requests(reader: &mut Reader<'_>, top: &Value) -> RequestedAccess {
             .map(|(_, pattern)| pattern)
             .collect::<Vec<_>>()
     }
-    let capabilities = reader
-        .get("/securityContext/requiredCapabilities")
-        .unwrap_or_default();
     let is_listed = top["securityContext"]["fileAccess"]
         .get("allowRead")
         .is_some();
@@ -301,14 +294,17 @@ fn requests(reader: &mut Reader<'_>, top: &Value) -> RequestedAccess {
         read: is_listed.then(|| plain(read)),
         write: plain(write),
         hosts: hosts(reader),
-        capabilities,
+        capabilities: reader
+            .get("/securityContext/requiredCapabilities")
+            .unwrap_or_default(),
     }
 }
 
 fn patterns(reader: &mut Reader<'_>, pointer: &str) -> Vec<(String, Pattern)> {
-    let written = reader.texts(pointer, MAX_PATTERNS).into_iter();
-    written
-        .filter_map(|(at, _, text): (String, _, _)| match pattern::parse(text) {
+    reader
+        .texts(pointer, MAX_PATTERNS)
+        .into_iter()
+        .filter_map(|(at, _, text)| match pattern::parse(text) {
             Ok(pattern) => Some((at, pattern)),
             Err(why) => {
                 reader.error(Code::Security, &at, why);
@@ -320,8 +316,9 @@ fn patterns(reader: &mut Reader<'_>, pointer: &str) -> Vec<(String, Pattern)> {
 
 fn hosts(reader: &mut Reader<'_>) -> Vec<HostPattern> {
     let list = "/securityContext/networkAccess/allowHosts";
-    let written = reader.texts(list, MAX_HOSTS).into_iter();
-    let found: Vec<_> = written
+    let found: Vec<_> = reader
+        .texts(list, MAX_HOSTS)
+        .into_iter()
         .filter_map(|(at, _, text)| reader.parsed(&at, host::parse_pattern(text)))
         .collect();
     let ports: BTreeSet<u16> = found.iter().flat_map(HostPattern::ports).collect();

@@ -249,10 +249,9 @@ impl ToolPaths {
     /// Whether the path of `folder` in a base beside this one is that of the script's folder, or
     /// one above, in this base.
     fn mirrors(&self, folder: &Path, script: &Path) -> bool {
-        let beside = folder
+        let same = folder
             .ancestors()
-            .find(|top| top.parent() == self.base.parent());
-        let same = beside
+            .find(|top| top.parent() == self.base.parent())
             .and_then(|top| folder.strip_prefix(top).ok())
             .filter(|same| !same.as_os_str().is_empty());
         same.is_some_and(|same| script.starts_with(self.base.join(same)))

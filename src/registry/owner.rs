@@ -68,7 +68,7 @@ impl Ownership {
         let naming: BTreeSet<&Path> = self.naming(script).collect();
         let home = folder
             .ancestors()
-            .take_while(|folder: &&Path| {
+            .take_while(|folder| {
                 folder.starts_with(base) && *folder != base && !self.bases.contains(*folder)
             })
             .find_map(|folder| self.homes.get(folder));
@@ -108,14 +108,17 @@ impl Ownership {
     }
 
     fn naming<'s>(&'s self, script: &Path) -> impl Iterator<Item = &'s Path> + use<'s> {
-        let names =
-            [Some(script), script.parent()].map(|name| name.and_then(|name| self.named.get(name)));
-        names.into_iter().flatten().flatten().map(PathBuf::as_path)
+        [Some(script), script.parent()]
+            .map(|name| name.and_then(|name| self.named.get(name)))
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(PathBuf::as_path)
     }
 
     /// Takes out the tools that name a script which belongs to others.
     pub(super) fn refuse_foreign_scripts(&self, tools: &mut Vec<Tool>) -> Vec<Refused> {
-        take_out(tools, |tool: &Tool| {
+        take_out(tools, |tool| {
             let script = tool.site.script.as_ref()?;
             let owners = self.owners(script, &tool.site.base);
             (!owners.contains(tool.site.manifest.as_path())).then(|| {
@@ -143,9 +146,8 @@ fn take_out(tools: &mut Vec<Tool>, why: impl Fn(&Tool) -> Option<Refused>) -> Ve
 }
 
 fn foreign_refusal(tool: &Tool, message: String) -> Refused {
-    let summary = format!("{}: {message}", text::path(&tool.site.manifest));
     Refused {
-        summary,
+        summary: format!("{}: {message}", text::path(&tool.site.manifest)),
         pointer: POINTER.into(),
         ..Refused::new(tool.clone(), Code::Security, message)
     }
@@ -234,8 +236,8 @@ pub(super) fn writable_paths<'t>(
     policies: &policy::Policies,
     machine: &policy::Machine,
 ) -> policy::WritablePaths {
-    let writers = tools.filter(|tool| writes(tool));
-    let decisions: Vec<_> = writers
+    let decisions: Vec<_> = tools
+        .filter(|tool| writes(tool))
         .map(|tool| policy::decide(&tool.manifest, &tool.site, policies, machine))
         .collect();
     policy::WritablePaths::of_tools(
@@ -247,8 +249,7 @@ pub(super) fn writable_paths<'t>(
 
 /// The tool's manifest and script, if they are files.
 pub(super) fn files(tool: &Tool) -> impl Iterator<Item = PathBuf> + use<> {
-    let files = [Some(tool.site.manifest.clone()), tool.site.script.clone()];
-    files
+    [Some(tool.site.manifest.clone()), tool.site.script.clone()]
         .into_iter()
         .flatten()
         .filter(|path| !path.as_os_str().is_empty())

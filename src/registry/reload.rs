@@ -5,7 +5,8 @@ use super::conflicts::{self, Incumbents, Refused};
 use super::owner::{self, Ownership};
 use super::snapshot::Snapshot;
 use super::tool::{
-    self, Claim, Described, Discovery, ENDING, FileReport, Source, Status, Tool, nowhere,
+    self, Claim, Described, Discovery, ENDING, FileReport, IN_PROCESS, Source, Status, Tool,
+    nowhere,
 };
 use super::{load, remote_source};
 use crate::base::{lock, text};
@@ -17,9 +18,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-
-/// The id under which in-process tools are listed.
-pub(super) const IN_PROCESS: &str = "in-process";
 
 #[derive(Default)]
 pub struct Registry {
@@ -89,7 +87,7 @@ impl Registry {
         if !state
             .rules
             .as_ref()
-            .is_some_and(|(p, m): &(_, _)| Arc::ptr_eq(p, &policies) && Arc::ptr_eq(m, &machine))
+            .is_some_and(|(p, m)| Arc::ptr_eq(p, &policies) && Arc::ptr_eq(m, &machine))
         {
             state.rules = Some((policies, machine));
             state.all_are_new = true;
@@ -446,12 +444,12 @@ fn registered(
     claims: &[Claim],
     unloaded: &policy::WritablePaths,
 ) -> Vec<PathBuf> {
-    let reports = state
+    let manifests = state
         .sources
         .iter()
         .flat_map(|entry| &entry.found.reports)
-        .map(|report| report.path.clone());
-    let manifests = reports.filter(|path| tool::is_manifest_file(&path.to_string_lossy()));
+        .map(|report| report.path.clone())
+        .filter(|path| tool::is_manifest_file(&path.to_string_lossy()));
     let named = claims
         .iter()
         .flat_map(|claim| claim.scripts.iter().flatten())
@@ -485,12 +483,11 @@ fn keep_broken(old: &Discovery, found: &mut Discovery) -> Vec<String> {
                 .cloned(),
         );
     };
-    let files = old
+    let files: BTreeSet<PathBuf> = old
         .tools
         .iter()
         .map(|tool| &tool.site.manifest)
-        .chain(old.services.iter().map(|it| &it.file));
-    let files: BTreeSet<PathBuf> = files
+        .chain(old.services.iter().map(|it| &it.file))
         .filter(|file| !file.as_os_str().is_empty())
         .cloned()
         .collect();
@@ -652,11 +649,11 @@ fn in_process(mut document: Value, kind: &str) -> Result<Tool, Fault> {
         }
     }
     let (manifest, _) = manifest::read(document.to_string().as_bytes()).map_err(|problems| {
-        let told: Vec<_> = problems
+        let messages: Vec<_> = problems
             .iter()
             .map(|p| format!("{} {}", p.pointer, p.message))
             .collect();
-        invalid(format!("Tool registration failed: {}", told.join("; ")))
+        invalid(format!("Tool registration failed: {}", messages.join("; ")))
     })?;
     Ok(Tool::new(Arc::new(manifest), nowhere(), IN_PROCESS))
 }

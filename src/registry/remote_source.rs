@@ -5,7 +5,7 @@
 
 use super::tool::{Described, Discovery, Source, Tool, nowhere};
 use crate::base::{lock, text};
-use crate::manifest::{Manifest, Severity, descriptor};
+use crate::manifest::{Severity, descriptor};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -36,9 +36,8 @@ struct Announcement {
 
 impl Announced {
     pub fn new(announcer: &str, namespace: &str) -> Announced {
-        let id = format!("{PREFIX}{announcer}");
         Announced {
-            id,
+            id: format!("{PREFIX}{announcer}"),
             namespace: namespace.to_owned(),
             present: Mutex::default(),
         }
@@ -113,7 +112,7 @@ impl Announced {
         let services = found
             .services
             .iter()
-            .map(|it: &_| Described {
+            .map(|it| Described {
                 descriptor: Arc::new(Clone::clone(it)),
                 file: PathBuf::new(),
             })
@@ -121,7 +120,7 @@ impl Announced {
         let tools = found
             .tools
             .into_iter()
-            .map(|mut manifest: Manifest| {
+            .map(|mut manifest| {
                 if manifest
                     .remote()
                     .is_some_and(|remote| !known(&remote.service))
@@ -148,7 +147,7 @@ impl Announced {
             .found
             .services
             .iter()
-            .map(|it: &Described| {
+            .map(|it| {
                 let it = &it.descriptor;
                 let id = json!(it.id);
                 let request = json!(it.requests);

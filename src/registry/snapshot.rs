@@ -5,7 +5,7 @@ use super::owner::{self, Ownership};
 use super::tool::{self, Described, FileReport, Status, Tool};
 use crate::base::{suggest, text};
 use crate::fault::{Fault, Kind};
-use crate::manifest::{self, Code, Problem, Severity};
+use crate::manifest::{self, Code, Severity};
 use crate::policy;
 use semver::{Version, VersionReq};
 use std::cmp::Reverse;
@@ -76,15 +76,11 @@ impl Snapshot {
     /// Why a manifest was not loaded. `None`: it was loaded, or the reason does not have the code
     /// `Security`.
     pub fn refused(&self, manifest: &Path) -> Option<&str> {
-        let report = self
-            .skipped_files()
-            .find(|report| report.path == manifest)?;
-        report
+        self.skipped_files()
+            .find(|report| report.path == manifest)?
             .problems
             .iter()
-            .find(|problem: &&Problem| {
-                problem.severity == Severity::Error && problem.code == Code::Security
-            })
+            .find(|problem| problem.severity == Severity::Error && problem.code == Code::Security)
             .map(|problem| problem.message.as_str())
     }
 
@@ -327,7 +323,7 @@ impl Snapshot {
             .keys()
             .map(String::as_str)
             .filter(|id| known(id))
-            .filter(|id: &&str| self.versions(id).iter().any(|tool| tool.manifest.is_listed))
+            .filter(|id| self.versions(id).iter().any(|tool| tool.manifest.is_listed))
             .collect();
         // `echo` for `custom:echo`, `ns__echo` for `ns:echo`.
         let name = id
@@ -339,7 +335,7 @@ impl Snapshot {
             .collect();
         let others = ids
             .into_iter()
-            .filter(|id: &&str| {
+            .filter(|id| {
                 id.split_once(':')
                     .is_some_and(|(_, own)| own.eq_ignore_ascii_case(name))
             })
@@ -360,12 +356,13 @@ fn highest(versions: &[Arc<Tool>], range: &VersionReq) -> Option<Arc<Tool>> {
         let version = &tool.manifest.version;
         (version.pre.is_empty() || names_prerelease) && range.matches(version)
     };
-    let stable = versions
+    versions
         .iter()
         .rev()
         .filter(fits)
-        .find(|tool| tool.manifest.version.pre.is_empty());
-    stable.or_else(|| versions.iter().rev().find(fits)).cloned()
+        .find(|tool| tool.manifest.version.pre.is_empty())
+        .or_else(|| versions.iter().rev().find(fits))
+        .cloned()
 }
 
 /// No version fits, or the range cannot be read. Lists the versions, and suggests the newest: a
@@ -384,12 +381,11 @@ fn mismatch(id: &str, range: Option<&str>, versions: &[Arc<Tool>]) -> Fault {
         .map(|tool| tool.manifest.version.to_string())
         .collect();
     let message = format!("The tool '{id}' {wanted}; there is {}.", listed.join(", "));
-    let stable = versions
+    let example = versions
         .iter()
         .rev()
         .find(|tool| tool.manifest.version.pre.is_empty())
-        .or(versions.last());
-    let example = stable
+        .or(versions.last())
         .map(|tool| format!("{id}@{}", tool.manifest.version))
         .unwrap_or_default();
     Fault::new(Kind::VersionMismatchError, message).details(format!("Name one exactly: {example}"))

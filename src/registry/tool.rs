@@ -7,6 +7,9 @@ use serde::Serialize;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+/// The id under which in-process tools are listed.
+pub(super) const IN_PROCESS: &str = "in-process";
+
 /// The namespace that only the tools compiled into this binary have.
 pub const CORE: &str = "core";
 
@@ -24,8 +27,9 @@ pub fn is_manifest_file(name: &str) -> bool {
 /// another format.
 pub(super) fn is_nearly_manifest_file(name: &str) -> bool {
     let name = name.to_lowercase();
-    let mut formats = [".json", ".jsonc", ".json5", ".yaml", ".yml", ".toml"].iter();
-    let stem = formats.find_map(|format| name.strip_suffix(format));
+    let stem = [".json", ".jsonc", ".json5", ".yaml", ".yml", ".toml"]
+        .iter()
+        .find_map(|format| name.strip_suffix(format));
     stem.is_some_and(|stem| stem == "tool" || is_manifest_file(&format!("{stem}.json")))
 }
 
@@ -53,12 +57,11 @@ pub struct Tool {
 impl Tool {
     /// A manifest on its own: its `requires` is not looked at.
     pub fn new(manifest: Arc<Manifest>, site: ToolPaths, source: &str) -> Tool {
-        let needs = policy::needs_of(&manifest);
         Tool {
+            needs: policy::needs_of(&manifest),
             manifest,
             site,
             source: source.to_owned(),
-            needs,
         }
     }
 
@@ -130,8 +133,11 @@ impl FileReport {
 
     /// Whether it would be a tool of this id.
     pub(super) fn is_of(&self, id: &str) -> bool {
-        let tool = self.tool.as_deref().and_then(|tool| tool.split('@').next());
-        tool.or(self.claims.as_deref()) == Some(id)
+        self.tool
+            .as_deref()
+            .and_then(|tool| tool.split('@').next())
+            .or(self.claims.as_deref())
+            == Some(id)
     }
 
     pub fn has_errors(&self) -> bool {

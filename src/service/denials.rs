@@ -219,7 +219,8 @@ pub(super) fn set_by(
 
 /// The limit that ended a call, with its value. `ask`: who set it, and who may set a larger one.
 pub(super) fn limit(
-    (limit, allowed): (Limit, u64),
+    limit: Limit,
+    allowed: u64,
     decided: &policy::Decision,
     ask: Option<String>,
 ) -> Option<Denial> {

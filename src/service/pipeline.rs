@@ -351,7 +351,7 @@ impl Pipeline {
     async fn reacquire_slot(&self, slot: &mut Slot, target: &Decided) -> Result<(), Fault> {
         let found = &target.found;
         self.limiter
-            .reacquire_slot(slot, (&found.rights, &target.tools), found.deadline.limit)
+            .reacquire_slot(slot, &found.rights, &target.tools, found.deadline.limit)
             .await
     }
 

@@ -369,7 +369,8 @@ impl Limiter {
     pub(super) async fn reacquire_slot(
         &self,
         slot: &mut Slot,
-        (rights, tools): (&Rights, &[String]),
+        rights: &Rights,
+        tools: &[String],
         at_most: Duration,
     ) -> Result<(), Fault> {
         let place = self

@@ -129,7 +129,8 @@ impl<'r> Help<'r> {
         let reached = denials::limit_of(&outcome.ending);
         let limit =
             reached.and_then(|(limit, _)| denials::set_by(limit, decision, target.timeout_ms));
-        let reached = reached.and_then(|reached| denials::limit(reached, decision, limit.clone()));
+        let reached = reached
+            .and_then(|(name, allowed)| denials::limit(name, allowed, decision, limit.clone()));
         let mut observed: Vec<_> = reached.into_iter().collect();
         observed.extend(denials::observed(traffic, &outcome.attempts, &about));
         let denials = target.redaction.denials(&observed);

@@ -17,15 +17,13 @@ pub fn decide(
 ) -> Decision {
     let mut decision = crate::policy::decide(&tool.manifest, &tool.site, policies, machine);
     if let Handler::Script { language, .. } = tool.manifest.handler {
-        let guest = tool.site.is_guest();
-        add(
-            &mut decision,
-            &tool.site,
-            (language, false),
-            guest,
-            snapshot,
-            machine,
-        );
+        let script = ScriptOfTool {
+            site: &tool.site,
+            language,
+            is_run: false,
+            is_guest: tool.site.is_guest(),
+        };
+        script.add(&mut decision, snapshot, machine);
     }
     if tool.manifest.handler.runs_no_script()
         && decision
@@ -57,15 +55,13 @@ pub(super) fn decide_unlocked(
     let mut decision = crate::policy::decide(&tool.manifest, &tool.site, policies, machine);
     if let Handler::Script { language, .. } = tool.manifest.handler {
         let version = decision.grants.runtime.as_ref().map(|r| r.version.clone());
-        let guest = tool.site.is_guest();
-        if let Some(found) = find_beside(
-            &tool.site,
+        let script = ScriptOfTool {
+            site: &tool.site,
             language,
-            version.as_deref(),
-            guest,
-            true,
-            snapshot,
-        ) {
+            is_run: false,
+            is_guest: tool.site.is_guest(),
+        };
+        if let Some(found) = script.find_beside(version.as_deref(), true, snapshot) {
             decision.add_requirements(found, None, machine);
         }
     }
@@ -91,40 +87,60 @@ pub(super) fn of_source(
         language,
     };
     let mut decision = crate::policy::decide_run(&target, &tool.manifest, &[], policies, machine);
-    add(
-        &mut decision,
-        &site,
-        (language, true),
-        false,
-        snapshot,
-        machine,
-    );
+    let script = ScriptOfTool {
+        site: &site,
+        language,
+        is_run: true,
+        is_guest: false,
+    };
+    script.add(&mut decision, snapshot, machine);
     decision
 }
 
-/// Adds to a decision about a script what the files beside it ask for. `is_run`: a builtin tool
-/// runs it. `guest`: the script lies in a folder of other tools than those that name it.
-pub(super) fn add(
-    decision: &mut Decision,
-    site: &ToolPaths,
-    (language, is_run): (Language, bool),
-    guest: bool,
-    snapshot: &Snapshot,
-    machine: &Machine,
-) {
-    let version = decision
-        .grants
-        .runtime
-        .as_ref()
-        .map(|runtime| runtime.version.clone());
-    let found = find_beside(site, language, version.as_deref(), guest, false, snapshot);
-    // Files beside the script, locked or not, count before the lock of the policy.
-    let found = found
-        .filter(|found| !matches!(found, Ok(None)))
-        .or_else(|| of_policy(decision, language, is_run));
-    let Some(found) = found else { return };
-    let by_hand = by_hand(decision, site, language);
-    decision.add_requirements(found, by_hand, machine);
+/// A script that a decision is about.
+pub(super) struct ScriptOfTool<'a> {
+    pub site: &'a ToolPaths,
+    pub language: Language,
+    /// A builtin tool runs it.
+    pub is_run: bool,
+    /// It lies in a folder of other tools than those that name it.
+    pub is_guest: bool,
+}
+
+impl ScriptOfTool<'_> {
+    /// Adds to the decision about the script what the files beside it ask for.
+    pub(super) fn add(&self, decision: &mut Decision, snapshot: &Snapshot, machine: &Machine) {
+        let version = decision
+            .grants
+            .runtime
+            .as_ref()
+            .map(|runtime| runtime.version.clone());
+        let found = self.find_beside(version.as_deref(), false, snapshot);
+        // Files beside the script, locked or not, count before the lock of the policy.
+        let found = found
+            .filter(|found| !matches!(found, Ok(None)))
+            .or_else(|| of_policy(decision, self.language, self.is_run));
+        let Some(found) = found else { return };
+        let by_hand = by_hand(decision, self.site, self.language);
+        decision.add_requirements(found, by_hand, machine);
+    }
+
+    /// What the files beside it ask for. `ignore_lock`: without the lock that toolhost writes.
+    fn find_beside(
+        &self,
+        version: Option<&str>,
+        ignore_lock: bool,
+        snapshot: &Snapshot,
+    ) -> Option<Result<Option<PackageRequirements>, FileProblem>> {
+        Some(packages::find(&ScriptLocation {
+            script: self.site.script.as_deref()?,
+            language: self.language,
+            python: version.filter(|_| self.language == Language::Python),
+            alone: self.is_guest || self.site.folder == self.site.base,
+            ignore_lock,
+            writer: &|path: &Path| snapshot.written.by(path),
+        }))
+    }
 }
 
 /// The packages that the policy gives to a script without such files, or to source text.
@@ -163,27 +179,6 @@ fn of_policy(
         text.and_then(|text| packages::read_lock(path, &text, ecosystem, version))
             .map(Some),
     )
-}
-
-/// What the files beside a script ask for. `ignore_lock`: without the lock that toolhost writes.
-fn find_beside(
-    site: &ToolPaths,
-    language: Language,
-    version: Option<&str>,
-    guest: bool,
-    ignore_lock: bool,
-    snapshot: &Snapshot,
-) -> Option<Result<Option<PackageRequirements>, FileProblem>> {
-    let alone = guest || site.folder == site.base;
-    let python = version.filter(|_| language == Language::Python);
-    Some(packages::find(&ScriptLocation {
-        script: site.script.as_deref()?,
-        language,
-        python,
-        alone,
-        ignore_lock,
-        writer: &|path: &Path| snapshot.written.by(path),
-    }))
 }
 
 /// Says where packages were installed by hand: for the interpreter that the policy names, or beside

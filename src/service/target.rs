@@ -614,14 +614,13 @@ async fn with_packages(
             .is_some_and(|script| FileStamps::read(script).is_long());
     deadline
         .run(long, move || {
-            requirements::add(
-                &mut decision,
-                &site,
-                (language, true),
-                guest,
-                &decisions.snapshot,
-                &decisions.rules.machine,
-            );
+            let script = requirements::ScriptOfTool {
+                site: &site,
+                language,
+                is_run: true,
+                is_guest: guest,
+            };
+            script.add(&mut decision, &decisions.snapshot, &decisions.rules.machine);
             decision
         })
         .await

@@ -77,8 +77,8 @@ impl Mask {
 
     /// As `add`; `shown` stands in its place.
     pub fn add_as(&mut self, secret: &str, shown: &str) {
-        let parts = std::iter::once(secret).chain(secret.lines().map(str::trim));
-        parts
+        std::iter::once(secret)
+            .chain(secret.lines().map(str::trim))
             .filter(|part| part.len() >= MIN_SECRET_BYTES)
             .for_each(|part| self.insert(part, shown));
     }
@@ -174,7 +174,7 @@ impl Mask {
         let mut next = 0;
         texts
             .into_iter()
-            .map(|text: &str| {
+            .map(|text| {
                 let from = next;
                 next += text.len() + between.len();
                 if self.is_short(text) {
@@ -190,13 +190,13 @@ impl Mask {
     /// only those of `host`. `joins`: texts that follow one another in a list may hold a secret
     /// together. `None`: nothing was hidden. The result is still one JSON document.
     pub fn answer(&self, json: &str, host: &Mask, joins: bool) -> Option<String> {
-        self.document(json, host, joins, false)
+        self.document(json, host, Strings::Values { joined: joins }, false)
             .unwrap_or_else(|| Some(format!("\"{HIDDEN}\"")))
     }
 
     /// A JSON text for a person, with the name of each secret in its place.
     pub fn record(&self, json: &str) -> Option<String> {
-        self.document(json, self, false, true)
+        self.document(json, self, Strings::Values { joined: false }, true)
             .unwrap_or_else(|| Some(format!("\"{HIDDEN}\"")))
     }
 
@@ -205,11 +205,11 @@ impl Mask {
         &self,
         json: &str,
         host: &Mask,
-        joins: bool,
+        strings: Strings,
         is_named: bool,
     ) -> Option<Option<String>> {
-        let values = self.in_document(json, false, joins)?;
-        let names = host.in_document(json, true, false)?;
+        let values = self.in_document(json, strings)?;
+        let names = host.in_document(json, Strings::Names)?;
         if values.is_empty() && names.is_empty() && self.short.is_empty() {
             return Some(None);
         }
@@ -227,13 +227,15 @@ impl Mask {
                 Shown::Hidden
             };
             let first = places.partition_point(|place| place.range.end <= from);
-            let hidden = match places
+            let hidden = if places
                 .get(first)
                 .is_some_and(|place| place.range.start < from + inside.len())
             {
-                true => text_of(&mask(inside.as_bytes(), from, places, show)),
-                false if !is_name && self.is_short(&characters(token, at)) => HIDDEN.to_owned(),
-                false => continue,
+                text_of(&mask(inside.as_bytes(), from, places, show))
+            } else if !is_name && self.is_short(&characters(token, at)) {
+                HIDDEN.to_owned()
+            } else {
+                continue;
             };
             all += &json[done..at];
             done = at + token.len();
@@ -249,8 +251,8 @@ impl Mask {
         Some((done > 0).then(|| all + &json[done..]))
     }
 
-    /// Where secrets stand in the texts and numbers of a document, or in the names of its members.
-    fn in_document(&self, json: &str, in_names: bool, joins: bool) -> Option<Vec<Place>> {
+    /// Where secrets stand in these strings of a document.
+    fn in_document(&self, json: &str, strings: Strings) -> Option<Vec<Place>> {
         if self.bytes == 0 {
             return Some(Vec::new());
         }
@@ -258,10 +260,12 @@ impl Mask {
         let mut units = Vec::new();
         let mut done = 0;
         for (at, token) in json::tokens(json) {
-            if !is_text_or_number(token) || is_member_name(json, at, token) != in_names {
+            let is_name = strings == Strings::Names;
+            if !is_text_or_number(token) || is_member_name(json, at, token) != is_name {
                 continue;
             }
-            if !(joins && &json[done..at] == ",") {
+            let is_joined = strings == Strings::Values { joined: true };
+            if !(is_joined && &json[done..at] == ",") {
                 units.push(Unit {
                     code: BETWEEN,
                     from: done,
@@ -314,6 +318,16 @@ impl Mask {
     }
 }
 
+/// Which strings of a document are searched.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Strings {
+    /// The names of members.
+    Names,
+    /// Texts and numbers. `joined`: those that follow one another in a list may hold a secret
+    /// together.
+    Values { joined: bool },
+}
+
 fn is_text_or_number(token: &str) -> bool {
     token.starts_with(|c: char| c == '"' || c == '-' || c.is_ascii_digit())
 }
@@ -325,10 +339,10 @@ fn is_member_name(json: &str, at: usize, token: &str) -> bool {
 
 /// What is between the quotes of a text, or a number, and where it begins.
 fn inside(token: &str, at: usize) -> (&str, usize) {
-    let inside = token
+    token
         .strip_prefix('"')
-        .and_then(|text| text.strip_suffix('"'));
-    inside.map_or((token, at), |text| (text, at + 1))
+        .and_then(|text| text.strip_suffix('"'))
+        .map_or((token, at), |text| (text, at + 1))
 }
 
 /// The code points of a text or number in a document.
@@ -384,10 +398,12 @@ fn beside_cuts(text: &str, reach: usize) -> impl Iterator<Item = Range<usize>> {
         .match_indices("[…")
         .map(|(at, _)| at)
         .chain(text.ends_with('…').then(|| text.len() - '…'.len_utf8()));
-    let ends = text.match_indices("…]\n").map(|(at, mark)| at + mark.len());
-    let ends = ends.chain(text.starts_with('…').then_some('…'.len_utf8()));
-    let before = starts.map(move |at| at.saturating_sub(reach)..at);
-    before
+    let ends = text
+        .match_indices("…]\n")
+        .map(|(at, mark)| at + mark.len())
+        .chain(text.starts_with('…').then_some('…'.len_utf8()));
+    starts
+        .map(move |at| at.saturating_sub(reach)..at)
         .chain(ends.map(move |at| at..text.len().min(at + reach)))
         .filter(|place| !place.is_empty())
 }
@@ -411,7 +427,7 @@ impl Finder {
     fn new(secrets: &BTreeMap<String, String>) -> Option<Finder> {
         let all: BTreeMap<_, _> = secrets
             .iter()
-            .flat_map(|(secret, shown): (&String, &String)| {
+            .flat_map(|(secret, shown)| {
                 patterns(secret)
                     .into_iter()
                     .map(|pattern| (pattern, shown.clone()))
@@ -467,11 +483,11 @@ fn patterns(secret: &str) -> Vec<String> {
     let mut found = vec![secret.to_owned()];
     for is_latin in [false, true] {
         // The text after a secret may change how its last characters are decoded.
-        let once = decode(secret, is_latin, true);
+        let once = decode(secret, Decoder::new(is_latin), true);
         found.extend([
-            decode(secret, is_latin, false),
-            decode(&once, is_latin, false),
-            decode(&once, is_latin, true),
+            decode(secret, Decoder::new(is_latin), false),
+            decode(&once, Decoder::new(is_latin), false),
+            decode(&once, Decoder::new(is_latin), true),
         ]);
         found.push(once);
     }
@@ -542,14 +558,13 @@ impl Search {
         let decoded = [false, true]
             .map(|is_latin| [(); 2].map(|()| (Decoder::new(is_latin), reading.clone())));
         let (bytes, found, text) = Default::default();
-        let plain = usize::MAX / 2;
         Search {
             finder,
             equal_length,
             bytes,
             reading,
             decoded,
-            plain,
+            plain: usize::MAX / 2,
             found,
             read: 0,
             text,
@@ -816,8 +831,10 @@ impl Decoder {
         while let Some(Unit { code, from, .. }) = self.waiting.front().copied() {
             let mut encoded = None;
             if matches!(code, '%' | '\\' | '&') {
-                let ahead = self.waiting.iter().take(MAX_CODE_BYTES);
-                let ahead: Vec<u8> = ahead
+                let ahead: Vec<u8> = self
+                    .waiting
+                    .iter()
+                    .take(MAX_CODE_BYTES)
                     .map(|unit| u8::try_from(unit.code).unwrap_or_default())
                     .collect();
                 encoded = character(&ahead);
@@ -858,7 +875,7 @@ impl Decoder {
 }
 
 /// A text decoded once; without `last` as far as that does not depend on what follows it.
-fn decode(text: &str, is_latin: bool, last: bool) -> String {
+fn decode(text: &str, mut decoder: Decoder, last: bool) -> String {
     let units: Vec<Unit> = text
         .chars()
         .map(|code| Unit {
@@ -867,7 +884,7 @@ fn decode(text: &str, is_latin: bool, last: bool) -> String {
             to: 0,
         })
         .collect();
-    Decoder::new(is_latin)
+    decoder
         .decode(&units, last)
         .iter()
         .map(|unit| unit.code)

@@ -53,29 +53,7 @@ pub fn receive<T: DeserializeOwned>(
     socket: BorrowedFd,
 ) -> std::io::Result<Option<(T, Vec<OwnedFd>)>> {
     let mut buffer = vec![0u8; MAX_MESSAGE];
-    let mut space = cmsg_space!([RawFd; SCM_MAX_FD]);
-    let (length, descriptors) = {
-        let mut slices = [IoSliceMut::new(&mut buffer)];
-        let got = recvmsg::<()>(
-            socket.as_raw_fd(),
-            &mut slices,
-            Some(&mut space),
-            MsgFlags::MSG_CMSG_CLOEXEC,
-        )?;
-        let mut descriptors = Vec::new();
-        for control in got.cmsgs()? {
-            if let ControlMessageOwned::ScmRights(raw) = control {
-                descriptors.extend(raw.into_iter().map(adopt));
-            }
-        }
-        if got
-            .flags
-            .intersects(MsgFlags::MSG_TRUNC | MsgFlags::MSG_CTRUNC)
-        {
-            return Err(Errno::EMSGSIZE.into());
-        }
-        (got.bytes, descriptors)
-    };
+    let (length, descriptors) = receive_bytes(socket, &mut buffer)?;
     if length == 0 {
         return Ok(None);
     }
@@ -83,6 +61,34 @@ pub fn receive<T: DeserializeOwned>(
         serde_json::from_slice(&buffer[..length])?,
         descriptors,
     )))
+}
+
+/// Receives the bytes of one message, and how many they are, with its descriptors.
+pub fn receive_bytes(
+    socket: BorrowedFd,
+    buffer: &mut [u8],
+) -> Result<(usize, Vec<OwnedFd>), Errno> {
+    let mut space = cmsg_space!([RawFd; SCM_MAX_FD]);
+    let mut slices = [IoSliceMut::new(buffer)];
+    let got = recvmsg::<()>(
+        socket.as_raw_fd(),
+        &mut slices,
+        Some(&mut space),
+        MsgFlags::MSG_CMSG_CLOEXEC,
+    )?;
+    let mut descriptors = Vec::new();
+    for control in got.cmsgs()? {
+        if let ControlMessageOwned::ScmRights(raw) = control {
+            descriptors.extend(raw.into_iter().map(adopt));
+        }
+    }
+    if got
+        .flags
+        .intersects(MsgFlags::MSG_TRUNC | MsgFlags::MSG_CTRUNC)
+    {
+        return Err(Errno::EMSGSIZE);
+    }
+    Ok((got.bytes, descriptors))
 }
 
 /// A memory file with this content, to be sent beside a message.

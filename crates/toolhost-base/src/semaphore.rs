@@ -194,15 +194,13 @@ impl SemaphoreState {
         claim
             .iter()
             .rev()
-            .find(
-                |(key, share): &&(String, Share)| match (share, claim.first()) {
-                    (Share::AtMost(most), _) => in_use(key) > *most,
-                    (Share::WhatStaysFree, Some((all, Share::AtMost(most)))) => {
-                        in_use(key) + in_use(all) > *most
-                    }
-                    (Share::WhatStaysFree, _) => true,
-                },
-            )
+            .find(|(key, share)| match (share, claim.first()) {
+                (Share::AtMost(most), _) => in_use(key) > *most,
+                (Share::WhatStaysFree, Some((all, Share::AtMost(most)))) => {
+                    in_use(key) + in_use(all) > *most
+                }
+                (Share::WhatStaysFree, _) => true,
+            })
             .map(|(key, _)| key.as_str())
     }
 
@@ -225,15 +223,10 @@ impl SemaphoreState {
 
     /// The index of the waiting claim to serve next.
     fn next(&self) -> Option<usize> {
-        fn fits((claim, queue): &(Claim, Queue), this: &SemaphoreState) -> bool {
-            this.full(claim, queue[0].0).is_none()
-        }
-        let ready = self
-            .waiting
+        self.waiting
             .iter()
             .enumerate()
-            .filter(|(_, waiting)| fits(waiting, self));
-        ready
+            .filter(|(_, (claim, queue))| self.full(claim, queue[0].0).is_none())
             .min_by_key(|(_, (claim, _))| {
                 claim
                     .iter()
@@ -305,11 +298,11 @@ mod tests {
         drop(first);
         let mut order = Vec::new();
         for _ in 0..4 {
-            let given = waits
+            let places = waits
                 .iter_mut()
                 .position(|wait| wait.now_or_never().is_some());
-            order.extend(given.map(|at| ["a", "a", "b", "c"][at]));
-            if let Some(at) = given {
+            order.extend(places.map(|at| ["a", "a", "b", "c"][at]));
+            if let Some(at) = places {
                 waits[at] = Box::pin(semaphore.enter_as(super::claim(0, []), 1));
             }
         }

@@ -1,8 +1,5 @@
-//! All layers (enforcement mechanisms), and the order in which they are raised. An auditor reads
-//! this file first.
-//!
-//! A `protocol::Setup` becomes a tool behind all layers, or the name of the layer that could not be
-//! raised; then nothing runs. No switch skips a layer, not even for tests.
+//! Runs a program behind layers of the kernel: between "run this" and the kernel, and nothing else.
+//! `raise` has the table of layers and their order, and is the file to read first.
 //!
 //! Host → launcher (serves one shape, inside the prebuilt read-only view) → init (pid 1 of fresh
 //! namespaces) → tool.
@@ -15,6 +12,7 @@ mod layers;
 mod plan;
 pub mod probe;
 pub mod protocol;
+mod raise;
 mod recorder;
 mod reenter;
 mod spawn;
@@ -25,9 +23,7 @@ mod tests;
 
 pub use account::totals::{Totals, below};
 pub use account::written;
-use account::{held, processes, sampler, totals, walk};
 pub use child::launcher;
-use child::{idmap, init};
 pub use host::launcher::{
     ACCEPTING, ALIVE, CallInput, Launcher, LauncherError, Layers, Pipes, Process, lost,
     nonblocking, settle,
@@ -36,10 +32,8 @@ pub use host::run::{Outcome, Running, notes};
 pub use host::sandbox::Sandbox;
 pub use layers::view::is_system;
 pub use layers::{cgroup, environment, identity, limits};
-use layers::{
-    descriptors, landlock, namespaces, network, privileges, scratch, seccomp, session, view,
-};
 pub use protocol::{LayerState, Problem, ProblemKind, ReadFile};
+pub use raise::{LAYERS, LayerRow};
 pub use recorder::{MAX_EVENT_BYTES as MAX_RECORDED_BYTES, UNRESOLVED, WRITABLE};
 pub use reenter::{Role, reenter, role_name};
 pub use spec::{Access, Executable, Mount, Program, Spec, StagedFolder};
@@ -47,205 +41,3 @@ pub use sys::{
     ACCESS_LIST, copy_access_list, errno, fstat, ignore_sigxfsz, landlock_abi, lstat,
     output_was_closed, pidfd_open, reset_sigchld, untaken_bytes,
 };
-
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use toolhost_base::layer::Layer;
-
-/// What one layer is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LayerRow {
-    pub layer: Layer,
-    pub stops: &'static str,
-    /// What the layer needs of the kernel.
-    pub needs: &'static str,
-}
-
-/// All layers; `raise` has their exact order. Every one is required; sampling may replace `cgroup`
-/// (state `sampled`).
-pub const LAYERS: [LayerRow; 13] = [
-    row(
-        Layer::Network,
-        "packets, datagrams and DNS, in and out, except to the relay at granted ports",
-        "network namespaces; for named hosts policy routing (Linux 4.17)",
-    ),
-    row(
-        Layer::View,
-        "seeing or changing any file that was not granted",
-        "mount namespaces, Linux 5.13",
-    ),
-    row(
-        Layer::Scratch,
-        "temporary files that outlive a call or fill the disk",
-        "tmpfs",
-    ),
-    row(
-        Layer::Cgroup,
-        "more memory, CPU or processes than allowed, as a whole",
-        "a writable cgroup; else sampled",
-    ),
-    row(
-        Layer::Namespaces,
-        "seeing or signalling other processes, IPC, mounts, host name",
-        "user namespaces (or real root)",
-    ),
-    row(
-        Layer::Identity,
-        "acting as root or as another call",
-        "user namespaces (or real root)",
-    ),
-    row(
-        Layer::Session,
-        "reading or typing into a terminal",
-        "nothing",
-    ),
-    row(
-        Layer::Descriptors,
-        "using files the host had open",
-        "Linux 5.11",
-    ),
-    row(
-        Layer::Environment,
-        "reading the host's variables",
-        "nothing",
-    ),
-    row(
-        Layer::Limits,
-        "too many or too large files, core dumps",
-        "nothing",
-    ),
-    row(
-        Layer::Privileges,
-        "capabilities, set-id programs",
-        "nothing",
-    ),
-    row(
-        Layer::Landlock,
-        "writing, making or running files beyond the grants (a second check)",
-        "Landlock, Linux 5.13",
-    ),
-    row(
-        Layer::Seccomp,
-        "system calls no tool needs",
-        "seccomp filters, x86_64; for recorded calls Linux 5.19",
-    ),
-];
-
-const fn row(layer: Layer, stops: &'static str, needs: &'static str) -> LayerRow {
-    LayerRow {
-        layer,
-        stops,
-        needs,
-    }
-}
-
-/// What `raise` needs for the layers of one call.
-struct Raising<'a> {
-    setup: &'a protocol::Setup,
-    counters: Option<&'a cgroup::Counters>,
-    ruleset: &'a OwnedFd,
-    filter: &'a [nix::libc::sock_filter],
-    /// Where the recorder of the call waits for the filter's listener.
-    recorder: Option<RawFd>,
-    last_capability: u32,
-    executable: &'a OwnedFd,
-    stdio: [RawFd; 3],
-    third: Option<RawFd>,
-    /// The largest file that the tool may write, bytes (RLIMIT_FSIZE).
-    file_bytes: u64,
-    init: &'a OwnedFd,
-    status: RawFd,
-    environment: &'a [String],
-}
-
-/// Raises the layers of one call, in order. The launcher has raised network, view and scratch
-/// already, and the call starts inside them. Any step that fails refuses the call.
-fn raise(r: &Raising) -> plan::Plan {
-    let (setup, mut plan) = (r.setup, plan::Plan::default());
-    namespaces::raise(&mut plan); // with clone(2) itself: nothing of the call runs outside them
-    if let Some(counters) = r.counters {
-        counters.raise(&mut plan); // first, so that all that follows is charged
-    }
-    identity::raise(&mut plan, setup.identity.id); // before any step that checks the process's user
-    limits::rank(&mut plan); // before /proc becomes read-only
-    // after joining the group, whose name the call then does not see
-    namespaces::own_cgroup(&mut plan);
-    namespaces::mount_proc(&mut plan); // needs the mapped user namespace
-    view::enter(&mut plan, &setup.spec.program.folder); // the working folder
-    session::raise(&mut plan); // performed by the tool, not by the init
-    // likewise; only marked: they close at execve(2)
-    descriptors::raise(&mut plan, r.stdio, r.third);
-    privileges::no_new(&mut plan); // Landlock and seccomp require it
-    landlock::raise(&mut plan, r.ruleset); // after all mounts, since it forbids mounting
-    let counted = r.counters.is_some();
-    limits::raise(
-        &mut plan,
-        &setup.spec.limits,
-        r.file_bytes,
-        counted,
-        setup.spec.program.lasting,
-        setup.slots,
-    ); // after opening files
-    privileges::drop_all(&mut plan, r.last_capability); // after the last step that needs one
-    init::hide(&mut plan); // before the filter, which ignores PR_SET_DUMPABLE
-    seccomp::raise(&mut plan, r.filter, r.recorder); // last: nothing after it needs a refused call
-    init::raise(&mut plan, r.init, r.status); // the tool is a child of pid 1, behind the same layers
-    let program = match &setup.spec.program.executable {
-        spec::Executable::Path(path) => plan::Program::Path(view::text(path)),
-        spec::Executable::Ourselves => plan::Program::Descriptor(r.executable.as_raw_fd()),
-    };
-    // the environment layer: these variables and no others
-    plan.execute(program, &setup.spec.program.arguments, r.environment);
-    plan
-}
-
-/// The state of each layer on this machine once a launcher is ready.
-fn layer_states(landlock_abi: i32, counted: bool, ports: Option<&[u16]>) -> Vec<LayerState> {
-    let state = |row: &LayerRow| match row.layer {
-        Layer::Cgroup if counted => ("cgroup", "counted by a control group".to_owned()),
-        Layer::Cgroup => (
-            "sampled",
-            format!(
-                "no writable cgroup: memory and CPU are summed every {} ms",
-                toolhost_base::quantity::SAMPLE_MS
-            ),
-        ),
-        Layer::Network if ports.is_some() => (
-            "active",
-            format!(
-                "only the name server and the relay can be reached, at ports {:?}",
-                ports.unwrap_or_default()
-            ),
-        ),
-        Layer::Landlock => {
-            let lacks = landlock::missing_features(landlock_abi);
-            let rest = if lacks.is_empty() {
-                String::new()
-            } else {
-                format!("; not covered: {}", lacks.join(", "))
-            };
-            ("active", format!("ABI {landlock_abi}{rest}"))
-        }
-        Layer::Network
-        | Layer::View
-        | Layer::Scratch
-        | Layer::Namespaces
-        | Layer::Identity
-        | Layer::Session
-        | Layer::Descriptors
-        | Layer::Environment
-        | Layer::Limits
-        | Layer::Privileges
-        | Layer::Seccomp => ("active", row.stops.to_owned()),
-    };
-    LAYERS
-        .iter()
-        .map(|row| {
-            let (state, why) = state(row);
-            LayerState {
-                name: row.layer.name().to_owned(),
-                state: state.to_owned(),
-                why,
-            }
-        })
-        .collect()
-}

@@ -112,6 +112,22 @@ fn path(wanted: &PathProbe) -> ProbeResult {
     }
 }
 
+/// What /proc says of this process.
+pub struct OwnStatus(String);
+
+impl OwnStatus {
+    pub fn read() -> OwnStatus {
+        OwnStatus(std::fs::read_to_string("/proc/self/status").unwrap_or_default())
+    }
+
+    /// The value after this name; empty if there is none.
+    pub fn field(&self, name: &str) -> &str {
+        let mut lines = self.0.lines();
+        let value = lines.find_map(|line| line.strip_prefix(name));
+        value.unwrap_or_default().trim()
+    }
+}
+
 /// Attempts that no confinement grants, one in scratch, which each call has, and sockets, which
 /// need granted `hosts`.
 fn fixed(hosts: bool) -> Vec<ProbeResult> {
@@ -140,22 +156,16 @@ fn fixed(hosts: bool) -> Vec<ProbeResult> {
         MsFlags::MS_BIND,
         None::<&str>,
     );
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    fn field(name: &str, status: &str) -> String {
-        status
-            .lines()
-            .find_map(|l| l.strip_prefix(name))
-            .unwrap_or("")
-            .trim()
-            .to_owned()
-    }
+    let status = OwnStatus::read();
     let capable = ["CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:"]
         .iter()
-        .any(|c| !field(c, &status).bytes().all(|b| b == b'0'));
+        .any(|c| !status.field(c).bytes().all(|b| b == b'0'));
     // Pid 1 is the init of the call.
     let own = std::process::id();
-    let others = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let others = others
+    let others = std::fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .flatten()
         .filter(|e| {
             e.file_name()
                 .to_str()
@@ -194,12 +204,12 @@ fn fixed(hosts: bool) -> Vec<ProbeResult> {
         tried(
             "gain privileges by executing",
             false,
-            yes(field("NoNewPrivs:", &status) != "1"),
+            yes(status.field("NoNewPrivs:") != "1"),
         ),
         tried(
             "make any system call (no filter)",
             false,
-            yes(field("Seccomp:", &status) != "2"),
+            yes(status.field("Seccomp:") != "2"),
         ),
         // 0, 1, 2 and the descriptor of the listing itself.
         tried("use a descriptor of the host", false, yes(open > 4)),

@@ -4,9 +4,9 @@
 //! Both ends are the same binary, so messages have no version. The tool never holds this socket:
 //! the `descriptors` layer closes it when the tool is executed.
 
+use crate::account::totals::Totals;
 use crate::spec::Spec;
 use crate::sys;
-use crate::totals::Totals;
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;

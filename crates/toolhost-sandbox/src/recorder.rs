@@ -13,27 +13,26 @@
 //! people who write a manifest, and decides nothing. If the recorder dies, the kernel refuses every
 //! call that it would have been notified of.
 
-use super::identity::GUEST;
 use super::protocol::{Attempt, Note, Operation};
-use super::seccomp::recorded::{self, FileUse, PathArgument, Recorded};
 use super::sys::{self, ExitReport, SeccompNotification};
-use super::{Problem, processes};
+use crate::account::processes;
+use crate::layers::identity::GUEST;
+use crate::layers::seccomp::recorded::{self, FileUse, PathArgument, Recorded};
+use crate::protocol::Problem;
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat, openat2, readlinkat};
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::{Signal, kill};
-use nix::sys::socket::{
-    AddressFamily, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg, socketpair,
-};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::sys::stat::{Mode, SFlag, fstat};
 use nix::sys::statvfs::{FsFlags, fstatvfs};
 use nix::unistd::{Pid, chroot, fchdir, setresgid, setresuid};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{IoSliceMut, Seek, Write};
+use std::io::{Seek, Write};
 use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
@@ -235,20 +234,8 @@ fn enter(proc: &OwnedFd, task: u32) -> Result<bool, Errno> {
 
 /// Waits for the filter's listener.
 fn listener(socket: &OwnedFd) -> Result<OwnedFd, Errno> {
-    let mut byte = [0];
-    let mut space = nix::cmsg_space!(RawFd);
-    let mut slices = [IoSliceMut::new(&mut byte)];
-    let got = recvmsg::<()>(
-        socket.as_raw_fd(),
-        &mut slices,
-        Some(&mut space),
-        MsgFlags::MSG_CMSG_CLOEXEC,
-    )?;
-    let mut rights = got.cmsgs()?.filter_map(|control| match control {
-        ControlMessageOwned::ScmRights(descriptors) => descriptors.first().copied(),
-        _ => None,
-    });
-    rights.next().map(messages::adopt).ok_or(Errno::EBADF)
+    let (_, descriptors) = messages::receive_bytes(socket.as_fd(), &mut [0])?;
+    descriptors.into_iter().next().ok_or(Errno::EBADF)
 }
 
 /// The record of one call: distinct entries, as lines of JSON in a memory file.
@@ -290,12 +277,11 @@ impl Entries {
 
     fn call(&mut self, number: u32, errno: i32) {
         if !NOT_RECORDED_CALLS.contains(&i64::from(number)) {
-            let rule = format!("{:?}", Errno::from_raw(errno));
             self.add(Attempt {
                 operation: Operation::Call,
                 target: recorded::name(number),
                 path: None,
-                rule,
+                rule: format!("{:?}", Errno::from_raw(errno)),
             });
         }
     }
@@ -516,8 +502,10 @@ impl Task<'_> {
         let ends: Vec<usize> = (1..path.len())
             .filter(|end| path[*end] == b'/' && path[end - 1] != b'/')
             .collect();
-        let there = ends.partition_point(|end| open(&start, &path[..*end], true).is_ok());
-        let end = there.checked_sub(1).map_or(0, |last| ends[last]);
+        let end = ends
+            .partition_point(|end| open(&start, &path[..*end], true).is_ok())
+            .checked_sub(1)
+            .map_or(0, |last| ends[last]);
         let at = if end > 0 {
             open(&start, &path[..end], true)?
         } else {

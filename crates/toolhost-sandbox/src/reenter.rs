@@ -1,7 +1,8 @@
 //! Reenter: a program that uses the sandbox is also what runs in it: the launcher, and the roles of
 //! its own. argv[0] says which of these a process is.
 
-use crate::{launcher, probe};
+use crate::child::launcher;
+use crate::probe;
 use std::process::ExitCode;
 
 /// What a process of this program does instead of the program, by its name.

@@ -4,9 +4,9 @@
     reason = "a child that shares our memory; each block says why it is sound"
 )]
 
-use super::Problem;
 use super::plan::{Plan, Program, Step};
 use super::sys::{check, wait4};
+use crate::protocol::Problem;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::libc;

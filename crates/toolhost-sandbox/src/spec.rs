@@ -1,7 +1,7 @@
 //! Spec: what runs behind the layers, and all that it may touch. Plain data: whoever makes one has
 //! decided already.
 
-use crate::environment;
+use crate::layers::environment;
 use nix::fcntl::OFlag;
 use nix::sys::stat::{FileStat, SFlag, fstat};
 use serde::{Deserialize, Serialize};

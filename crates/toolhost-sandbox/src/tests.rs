@@ -2,10 +2,10 @@
 //! Only tests can do that: the product cannot leave a layer out.
 
 use super::plan::{Plan, Program, Step};
-use super::{
+use crate::layers::{
     cgroup, descriptors, identity, landlock, limits, namespaces, privileges, seccomp, session,
-    spawn, sys,
 };
+use crate::{spawn, sys};
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 use std::ffi::CString;
@@ -65,7 +65,7 @@ except OSError as e: print(e.errno)'";
     assert_eq!(
         attack(script, &[PATH], |plan: &mut Plan| {
             privileges::no_new(plan);
-            seccomp::raise(plan, &seccomp::program(false, false, false), None);
+            seccomp::raise(plan, &seccomp::program(seccomp::Variant::default()), None);
         })
         .1,
         "1",
@@ -138,8 +138,10 @@ fn limits() {
             plan,
             &wanted,
             u64::MAX,
-            true,
-            false,
+            limits::Usage {
+                counted: true,
+                lasting: false
+            },
             1
         ))
         .1,
@@ -266,7 +268,7 @@ except OSError as e: print(e.errno)'"
     );
     assert_eq!(attack(&script, &[PATH], |_| {}).1, "reached", "control");
     let alone = std::thread::spawn(move || {
-        super::network::raise().expect("a network namespace");
+        crate::layers::network::raise().expect("a network namespace");
         attack(&script, &[PATH], |_| {}).1
     });
     assert_eq!(
@@ -291,14 +293,14 @@ fn network_of_granted_hosts() {
                 Some(nix::libc::ENETUNREACH)
             );
         }
-        super::network::raise().expect("a network namespace");
-        let sockets = super::network::open(&[80, 40_000]).expect("the layer");
+        crate::layers::network::raise().expect("a network namespace");
+        let sockets = crate::layers::network::open(&[80, 40_000]).expect("the layer");
         assert_eq!(sockets.len(), 4);
         let many: Vec<u16> = (100..129).collect();
         assert!(
             [&[53][..], &[0], &many]
                 .iter()
-                .all(|ports| super::network::open(ports).is_err())
+                .all(|ports| crate::layers::network::open(ports).is_err())
         );
         let reached =
             TcpStream::connect("192.0.2.1:80").expect("control: a granted port, at any address");

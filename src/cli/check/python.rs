@@ -1,16 +1,21 @@
 //! Has each Python script parsed by its interpreter, behind the layers and without running it: a
 //! fault of syntax, and a function that does not take what the manifest declares.
 
-use super::{File, refused};
+use crate::base::files;
 use crate::cli::process;
 use crate::executor::process::{Launchers, examine};
 use crate::manifest::{Code, Handler, Language, Problem, Severity};
-use crate::{policy, registry};
+use crate::policy;
+use crate::registry::{self, FileReport};
+use nix::fcntl::OFlag;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+/// Longest script that is read, bytes.
+pub const MAX_SCRIPT_BYTES: u64 = 4 << 20;
 /// The parser of all scripts of one interpreter.
 const PARSER: &str = include_str!("parse.py");
 
@@ -54,7 +59,7 @@ impl Script {
             manifest: tool.site.manifest.clone(),
             runtime,
             source: Source {
-                text: String::from_utf8(refused::script_text(tool)?).ok()?,
+                text: String::from_utf8(script_text(tool)?).ok()?,
                 entry: entry_point.clone(),
                 parameters: declared.map(|declared| declared.keys().cloned().collect()),
             },
@@ -62,12 +67,20 @@ impl Script {
     }
 }
 
+/// The beginning of a script.
+pub fn script_text(tool: &registry::Tool) -> Option<Vec<u8>> {
+    let file = files::open(tool.site.script.as_deref()?, OFlag::O_NOFOLLOW).ok()?;
+    let mut text = Vec::new();
+    file.take(MAX_SCRIPT_BYTES).read_to_end(&mut text).ok()?;
+    Some(text)
+}
+
 /// Adds what the interpreters find to the reports of the manifests. A layer that does not work
 /// here is reported by `doctor`.
 pub fn check(
     launchers: &Arc<Launchers>,
     scripts: Vec<Script>,
-    files: &mut [File],
+    files: &mut [FileReport],
 ) -> anyhow::Result<()> {
     let mut groups: BTreeMap<String, Vec<Script>> = BTreeMap::new();
     for script in scripts {

@@ -1,18 +1,16 @@
 //! Reports beforehand why calls of a tool would be refused, from the same decision that a call
 //! obeys.
 
-use super::python;
+use super::python::{self, MAX_SCRIPT_BYTES, script_text};
 use crate::base::json::escape_segment;
+use crate::base::suggest;
 use crate::base::text::{self, printable};
-use crate::base::{files, suggest};
 use crate::manifest::{Code, Handler, Language, Manifest, Problem, Severity, host};
 use crate::service::readiness::{Need, Readiness};
 use crate::{executor, policy, registry, service};
-use nix::fcntl::OFlag;
 use policy::{RequestKind, Verdict};
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 const READ: &str = "/securityContext/fileAccess/allowRead";
@@ -21,8 +19,6 @@ const HOSTS: &str = "/securityContext/networkAccess/allowHosts";
 const SCRIPT: &str = "/handler/scriptPath";
 /// Most entries of a folder that are looked at in search of code.
 const MAX_ENTRIES: usize = 10_000;
-/// Longest script that is read, bytes.
-const MAX_SCRIPT_BYTES: u64 = 4 << 20;
 
 /// Adds to the report of each file the reasons for which calls of its tool would be refused.
 pub fn tell(
@@ -47,8 +43,10 @@ pub fn tell(
             continue;
         };
         let mut decision = service::requirements::decide(tool, snapshot, &policies, machine);
-        let planted = decision.shape.as_mut().ok();
-        let planted = planted
+        let planted = decision
+            .shape
+            .as_mut()
+            .ok()
             .and_then(|shape| service::ledger::look_back(shape, None, &snapshot.written).err());
         let mut found = asks(tool, &decision);
         found.extend(find_obstacles(tool, &decision));
@@ -172,13 +170,12 @@ fn files(tool: &registry::Tool, decision: &policy::Decision) -> Option<Problem> 
 fn written_code(decision: &policy::Decision) -> Option<Problem> {
     let shape = decision.shape.as_deref().ok()?;
     let found = shape.written.iter().find_map(|area| {
-        let below = walkdir::WalkDir::new(area.path())
+        let mut code = walkdir::WalkDir::new(area.path())
             .sort_by_file_name()
             .into_iter()
             .take(MAX_ENTRIES)
-            .flatten();
-        let mut code =
-            below.filter(|entry| entry.file_type().is_file() && area.holds(entry.path()));
+            .flatten()
+            .filter(|entry| entry.file_type().is_file() && area.holds(entry.path()));
         code.find(|entry| {
             entry.file_name().to_str().is_some_and(|name: &str| {
                 Language::of_file_name(name).contains(&shape.runtime.language)
@@ -199,12 +196,11 @@ fn written_code(decision: &policy::Decision) -> Option<Problem> {
 
 /// A live write into a repository outside of the tools' own folders, where people keep code.
 fn repositories(tool: &registry::Tool, decision: &policy::Decision) -> Vec<Problem> {
-    let writes = decision
+    decision
         .grants
         .files
         .iter()
-        .filter(|grant| grant.access == policy::Access::Write);
-    writes.filter_map(|grant: &policy::Grant| {
+        .filter(|grant| grant.access == policy::Access::Write).filter_map(|grant: &policy::Grant| {
         let policy::Area::Tree(path) = &grant.area else {
             return None;
         };
@@ -228,14 +224,6 @@ fn repositories(tool: &registry::Tool, decision: &policy::Decision) -> Vec<Probl
             message,
         ))
     }).collect()
-}
-
-/// The beginning of a script.
-pub fn script_text(tool: &registry::Tool) -> Option<Vec<u8>> {
-    let file = files::open(tool.site.script.as_deref()?, OFlag::O_NOFOLLOW).ok()?;
-    let mut text = Vec::new();
-    file.take(MAX_SCRIPT_BYTES).read_to_end(&mut text).ok()?;
-    Some(text)
 }
 
 /// Faults of the script itself: a file that is not a module, or an entry point that the script does

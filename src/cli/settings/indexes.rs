@@ -4,7 +4,7 @@
 //! started.
 
 use super::brokers::one_for_all;
-use super::{Variables, guarded_text, home};
+use super::source::{Variables, folder, guarded_text, home};
 use crate::packages::{Credential, Index};
 use crate::policy::packages::Ecosystem;
 use crate::policy::{host_range, index_name};
@@ -65,9 +65,8 @@ pub(super) fn all(
         for (ecosystem, meaning) in [(Ecosystem::Python, python), (Ecosystem::Node, node)] {
             let Some(meaning) = meaning else { continue };
             found.push(
-                one(&name, ecosystem, meaning, folder, variable).map_err(|why: String| {
-                    format!("[indexes.{name}] {}: {why}", ecosystem.name())
-                })?,
+                one(&name, ecosystem, meaning, folder, variable)
+                    .map_err(|why| format!("[indexes.{name}] {}: {why}", ecosystem.name()))?,
             );
         }
     }
@@ -109,29 +108,27 @@ fn one(
         ranges,
         credential,
         ca,
-    } = meaning
-        .try_into()
-        .map_err(|why: toml::de::Error| why.message().to_owned())?;
+    } = meaning.try_into().map_err(|why| why.message().to_owned())?;
     let ranges = ranges
         .iter()
         .map(|range| host_range(range))
-        .collect::<Result<Vec<_>, _>>();
-    let ranges = ranges.map_err(|why| format!("ranges: {why}"))?;
-    let credential = credential.map(
-        |CredentialConfig {
-             from,
-             header,
-             value,
-         }| {
-            let from = one_for_all(&from, folder, "an index has one credential")?;
-            Ok(Credential {
-                from,
-                header,
-                value,
-            })
-        },
-    );
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|why| format!("ranges: {why}"))?;
     let credential = credential
+        .map(
+            |CredentialConfig {
+                 from,
+                 header,
+                 value,
+             }| {
+                let from = one_for_all(&from, folder, "an index has one credential")?;
+                Ok(Credential {
+                    from,
+                    header,
+                    value,
+                })
+            },
+        )
         .transpose()
         .map_err(|why: String| format!("credential: {why}"))?;
     let ca = ca.map(|path| folder.join(path)).map(|path| {
@@ -161,9 +158,10 @@ fn machine(ecosystem: Ecosystem, variable: Variables<'_>) -> Result<Option<Strin
             node_files(variable),
         ),
     };
-    if let Some(name) = OTHERS.iter().find(|name: &&&str| {
-        variable(name).is_some_and(|value| !value.is_empty() && value != "/dev/null")
-    }) {
+    if let Some(name) = OTHERS
+        .iter()
+        .find(|name| variable(name).is_some_and(|value| !value.is_empty() && value != "/dev/null"))
+    {
         return Err(format!(
             "{name} is set, which is not read here: write the address into [indexes]"
         ));
@@ -194,9 +192,8 @@ fn machine(ecosystem: Ecosystem, variable: Variables<'_>) -> Result<Option<Strin
 
 fn python_files(variable: Variables<'_>) -> Vec<PathBuf> {
     let home = home(variable);
-    let below = |name: &str| {
-        super::folder(variable, "XDG_CONFIG_HOME", ".config").map(|folder| folder.join(name))
-    };
+    let below =
+        |name: &str| folder(variable, "XDG_CONFIG_HOME", ".config").map(|folder| folder.join(name));
     let own = [
         below("pip/pip.conf"),
         home.map(|home| home.join(".pip/pip.conf")),

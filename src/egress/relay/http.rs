@@ -10,7 +10,7 @@
 use super::answers::{self, AnswerBody};
 use super::call::Connection;
 use super::message::{
-    RequestError, canonical, end_connection, is_websocket, judge, reject, rewrite,
+    RequestError, canonical, destination, end_connection, is_websocket, reject, rewrite,
 };
 use super::secrets::{Admitted, Guard};
 use super::stream::{BUFFER, MeteredStream, target};
@@ -99,11 +99,16 @@ pub async fn serve(connection: Connection, tool: MeteredStream) {
         Ok(()) => exchange.finish().await,
         Err(error) if error.is_parse() => {
             exchange.connection.call.state().totals.requests += 1;
-            let why = format!("it is not valid HTTP/1: {error}");
             let host = exchange.connection.host();
             exchange
                 .connection
-                .refuse(TrafficKind::Request, host, RefusalReason::Content { why })
+                .refuse(
+                    TrafficKind::Request,
+                    host,
+                    RefusalReason::Content {
+                        why: format!("it is not valid HTTP/1: {error}"),
+                    },
+                )
                 .await;
         }
         Err(_) => {}
@@ -113,8 +118,8 @@ pub async fn serve(connection: Connection, tool: MeteredStream) {
 impl Exchange {
     async fn answer(&self, mut request: Request<Incoming>) -> Result<Reply, Broken> {
         self.connection.call.state().totals.requests += 1;
-        let (host, switch) = match judge(&request, &self.connection.hosts) {
-            Ok(judged) => judged,
+        let (host, switch) = match destination(&request, &self.connection.hosts) {
+            Ok(destination) => destination,
             Err(rejection) => return Ok(self.refuse(self.connection.host(), rejection).await),
         };
         if let Some(guard) = Guard::for_host(&self.connection.call.lease, host) {

@@ -57,7 +57,7 @@ pub fn not_by_rule(why: String) -> RequestError {
 }
 
 /// Which of these names of a host a request is for; true: it asks to switch to WebSocket.
-pub fn judge<'a, B: Body>(
+pub fn destination<'a, B: Body>(
     request: &Request<B>,
     hosts: &'a [Host],
 ) -> Result<(&'a Host, bool), RequestError> {
@@ -157,11 +157,11 @@ pub fn is_websocket(headers: &HeaderMap) -> bool {
 
 /// The headers that `Connection` names.
 pub fn in_connection(headers: &HeaderMap) -> impl Iterator<Item = HeaderName> {
-    let values = headers
+    headers
         .get_all(header::CONNECTION)
         .iter()
-        .flat_map(|value| value.as_bytes().split(|b| *b == b','));
-    values.filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
+        .flat_map(|value| value.as_bytes().split(|b| *b == b','))
+        .filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
 }
 
 /// Removes the headers that end with a connection.

@@ -136,25 +136,23 @@ async fn lookup(call: &Call, name: &Name, kind: RecordType) -> (ResponseCode, Op
         totals.lookups
     };
     let (code, address, refused) = match canonical(name) {
-        _ if lookups > LOOKUPS => {
-            let why = format!("a call may look up {LOOKUPS} names");
-            (
-                ResponseCode::Refused,
-                None,
-                Some(RefusalReason::Bound { why }),
-            )
-        }
+        _ if lookups > LOOKUPS => (
+            ResponseCode::Refused,
+            None,
+            Some(RefusalReason::Bound {
+                why: format!("a call may look up {LOOKUPS} names"),
+            }),
+        ),
         Some(name) if call.granted(&Host::Name(name.clone()), None) => match kind {
             RecordType::A => match call.state().names.address(&name) {
                 Some(address) => (ResponseCode::NoError, Some(address), None),
-                None => {
-                    let why = format!("a call may reach {NAMES} names");
-                    (
-                        ResponseCode::Refused,
-                        None,
-                        Some(RefusalReason::Bound { why }),
-                    )
-                }
+                None => (
+                    ResponseCode::Refused,
+                    None,
+                    Some(RefusalReason::Bound {
+                        why: format!("a call may reach {NAMES} names"),
+                    }),
+                ),
             },
             _ => (ResponseCode::NoError, None, None),
         },
@@ -179,7 +177,7 @@ async fn lookup(call: &Call, name: &Name, kind: RecordType) -> (ResponseCode, Op
 /// name.
 fn canonical(name: &Name) -> Option<String> {
     name.iter()
-        .all(|label: &[u8]| {
+        .all(|label| {
             label
                 .iter()
                 .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'))

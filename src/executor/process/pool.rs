@@ -6,17 +6,40 @@ use super::grants;
 use super::relay::{self, Companion, Relay};
 use super::spec::{RoleNeeds, spec};
 use crate::base::semaphore::FairSemaphore;
+use crate::base::text;
 use crate::egress::protocol::Served;
 use crate::executor::Gauge;
 use crate::executor::idle::IdlePool;
 use crate::fault::{Fault, Kind};
-use crate::policy::{Access, Area, Grant, Shape};
+use crate::policy::{Access, Area, Shape};
 use crate::quantity::Limit;
 use crate::sandbox::{self, CallInput, Launcher, LauncherError, Sandbox, Spec, cgroup};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock};
+
+/// What a failure of the sandbox means for the caller of a tool, and for the person who can fix it.
+pub fn fault(error: LauncherError) -> Fault {
+    match error {
+        LauncherError::Missing(program) => {
+            let message = "the interpreter of this tool no longer exists, so nothing was run";
+            Fault::new(Kind::DependencyError, message).person(format!(
+                "{} is gone: restore it, or make a server reload (SIGHUP)",
+                text::path(&program)
+            ))
+        }
+        LauncherError::Layer(_) => {
+            let mut fault = Fault::from(error);
+            if let Some(person) = &mut fault.person {
+                *person += "; `toolhost doctor` shows what this machine can enforce and the \
+                    command that fixes it";
+            }
+            fault
+        }
+        LauncherError::Gone | LauncherError::Fault(_) => error.into(),
+    }
+}
 
 /// Most idle launchers.
 const MAX_IDLE: usize = 32;
@@ -176,7 +199,7 @@ pub async fn resolve(shape: &Shape, script: bool) -> Result<grants::ResolvedGran
     fn elsewhere(path: &Path, folder: &Path) -> bool {
         !path.starts_with(folder)
     }
-    if !shape.grants.iter().any(|grant: &Grant| match &grant.area {
+    if !shape.grants.iter().any(|grant| match &grant.area {
         _ if grant.access == Access::Write => true,
         Area::Tree(path) => {
             let masked = path.starts_with("/tmp") || path.starts_with("/dev/shm");

@@ -8,7 +8,7 @@
 
 use super::call::Ready;
 use super::grants::ResolvedGrants;
-use super::pool::Launchers;
+use super::pool::{Launchers, fault};
 use super::spec::RoleNeeds;
 use crate::base::lock;
 use crate::egress::Traffic;
@@ -75,7 +75,10 @@ impl Worker {
         needs: &RoleNeeds,
         handed: &OwnedFd,
     ) -> Result<Worker, Fault> {
-        let ready = launchers.ready_for(shape, grants, needs).await?;
+        let ready = launchers
+            .ready_for(shape, grants, needs)
+            .await
+            .map_err(fault)?;
         let brings = CallInput {
             fd3: Some(handed),
             ..CallInput::default()
@@ -94,8 +97,11 @@ impl Worker {
 
     /// Sends a frame outside of any call.
     pub async fn send(&mut self, frame: &[u8]) -> io::Result<()> {
-        let to = self.to.as_mut().ok_or(io::ErrorKind::NotConnected)?;
-        to.write_all(frame).await
+        self.to
+            .as_mut()
+            .ok_or(io::ErrorKind::NotConnected)?
+            .write_all(frame)
+            .await
     }
 
     /// Serves one request: sends its frame, and reads what `answer` reads.

@@ -89,11 +89,10 @@ impl WorkerDenials {
             return Err(invalid("more was refused than a worker may report"));
         }
         let mut file = |operation, rule: &str| {
-            let path = Some(absolute(folder, &target).to_string_lossy().into_owned());
             self.attempts.push(Attempt {
                 operation,
                 target: text::printable(&target),
-                path,
+                path: Some(absolute(folder, &target).to_string_lossy().into_owned()),
                 rule: rule.to_owned(),
             });
         };

@@ -343,6 +343,25 @@ macro_rules! watched {
     )*};
 }
 
+/// Operations on a path below a handle, and on another path below another.
+macro_rules! watched_pairs {
+    ($types:ident: $($doing:ident $name:literal $method:ident($($given:ident: $kind:ty)?);)*) => {$(
+        $types.func_wrap_async(
+            concat!("[method]descriptor.", $name),
+            |mut store: GuestStore, (handle, $($given,)? path, to, name): (Handle, $($kind,)? String, Handle, String)| {
+                Box::new(async move {
+                    let from = handle.rep();
+                    let at = to.rep();
+                    let old = path.clone();
+                    let new = name.clone();
+                    let answer = store.data_mut().filesystem().$method(handle, $($given,)? path, to, name).await;
+                    store.data().answered(Doing::$doing, &[(from, &old), (at, &new)], answer)
+                })
+            },
+        )?;
+    )*};
+}
+
 /// `wasi:filesystem` as wasmtime-wasi has it. What it refuses is reported; nothing is decided here.
 fn files(types: &mut LinkerInstance<'_, Guest>) -> wasmtime::Result<()> {
     watched! { types:
@@ -380,45 +399,10 @@ fn files(types: &mut LinkerInstance<'_, Guest>) -> wasmtime::Result<()> {
             })
         },
     )?;
-    types.func_wrap_async(
-        "[method]descriptor.rename-at",
-        |mut store: GuestStore, (handle, path, to, name): (Handle, String, Handle, String)| {
-            Box::new(async move {
-                let from = handle.rep();
-                let asked = path.clone();
-                let at = to.rep();
-                let wanted = name.clone();
-                let answer = store
-                    .data_mut()
-                    .filesystem()
-                    .rename_at(handle, path, to, name)
-                    .await;
-                store
-                    .data()
-                    .answered(Doing::Writes, &[(from, &asked), (at, &wanted)], answer)
-            })
-        },
-    )?;
-    types.func_wrap_async(
-        "[method]descriptor.link-at",
-        |mut store: GuestStore,
-         (handle, follow, path, to, name): (Handle, PathFlags, String, Handle, String)| {
-            Box::new(async move {
-                let from = handle.rep();
-                let asked = path.clone();
-                let at = to.rep();
-                let wanted = name.clone();
-                let answer = store
-                    .data_mut()
-                    .filesystem()
-                    .link_at(handle, follow, path, to, name)
-                    .await;
-                store
-                    .data()
-                    .answered(Doing::Links, &[(from, &asked), (at, &wanted)], answer)
-            })
-        },
-    )?;
+    watched_pairs! { types:
+        Writes "rename-at" rename_at();
+        Links "link-at" link_at(flags: PathFlags);
+    }
     hashes(types)
 }
 

@@ -373,10 +373,9 @@ impl Wasm {
 
 impl Executor for Wasm {
     fn gauges(&self) -> Vec<Gauge> {
-        let what = "Workers for WASI tools that wait for a call.";
         vec![Gauge {
             name: "toolhost_wasm_workers_idle",
-            what,
+            what: "Workers for WASI tools that wait for a call.",
             value: self.idle.len(),
         }]
     }
@@ -513,12 +512,11 @@ async fn announce_wait<T>(compiling: impl Future<Output = T>, tell: fn(&str)) ->
 }
 
 fn outcome(ending: Ending) -> Outcome {
-    let denials = Denials {
-        observed: Vec::new(),
-        not_observed: denials::not_observed(0),
-    };
     Outcome {
-        denials,
+        denials: Denials {
+            observed: Vec::new(),
+            not_observed: denials::not_observed(0),
+        },
         ..Outcome::new(ending, 0)
     }
 }

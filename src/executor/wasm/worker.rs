@@ -130,8 +130,8 @@ impl Loaded {
     pub fn new(component: &Component, init: Init) -> Result<Loaded, String> {
         let contract = adapt::contract(component, init.entry_point.as_deref())?;
         let engine = component.engine().clone();
-        let linker = guest::linker(&engine).map_err(|e| format!("{e:#}"))?;
-        let ready = linker
+        let ready = guest::linker(&engine)
+            .map_err(|e| format!("{e:#}"))?
             .instantiate_pre(component)
             .map_err(|e| format!("the component imports what this host does not offer: {e:#}"))?;
         let entry = match contract {
@@ -150,8 +150,8 @@ impl Loaded {
             .map_err(|e| format!("the folders cannot be opened: {e}"))?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
-            .build();
-        let runtime = runtime.map_err(|e| format!("no runtime for calls: {e}"))?;
+            .build()
+            .map_err(|e| format!("no runtime for calls: {e}"))?;
         let granted = Arc::new(Granted::new(&init.folder, &init.granted));
         Ok(Loaded {
             entry,
@@ -221,23 +221,35 @@ impl Loaded {
         if over {
             returned.clear();
         }
-        let end = settle(end, over, guest.meter.refused, || {
-            self.folders.were_asked_for() && is_full(&self.init.scratch)
-        });
+        let has_failed = !matches!(
+            end,
+            End::Exit { code: 0 } | End::Returned | End::TimedOut | End::OverLimit { .. }
+        );
+        // A limit outranks the guest's own ending: a guest that was refused memory and then failed,
+        // failed for lack of memory, while one that succeeded is fine. The same holds for a full
+        // scratch.
+        let exceeded = if over {
+            Some(Limit::OutputBytes)
+        } else if has_failed && guest.meter.refused {
+            Some(Limit::MemoryBytes)
+        } else if has_failed && self.folders.were_asked_for() && is_full(&self.init.scratch) {
+            Some(Limit::ScratchBytes)
+        } else {
+            None
+        };
+        let end = exceeded.map_or(end, |limit| End::OverLimit { limit });
         let cpu_ms = crate::base::millis(cpu_used().saturating_sub(cpu_before));
         let peak_memory = guest.meter.peak;
         // Closes the handles, before scratch is checked.
         drop(guest);
-        let clean = self.folders.are_clean();
-        let more_denied = watch.more();
         Ok((
             CallSummary {
                 id,
                 end,
                 cpu_ms,
                 peak_memory,
-                clean,
-                more_denied,
+                clean: self.folders.are_clean(),
+                more_denied: watch.more(),
             },
             returned,
         ))
@@ -346,32 +358,6 @@ impl Loaded {
     }
 }
 
-/// A limit outranks the guest's own ending: a guest that was refused memory and then failed, failed
-/// for lack of memory, while one that succeeded is fine. The same holds for a full scratch.
-fn settle(
-    end: End,
-    output_over: bool,
-    memory_refused: bool,
-    scratch_full: impl FnOnce() -> bool,
-) -> End {
-    let failed = !matches!(
-        end,
-        End::Exit { code: 0 } | End::Returned | End::TimedOut | End::OverLimit { .. }
-    );
-    match end {
-        _ if output_over => End::OverLimit {
-            limit: Limit::OutputBytes,
-        },
-        _ if memory_refused && failed => End::OverLimit {
-            limit: Limit::MemoryBytes,
-        },
-        _ if failed && scratch_full() => End::OverLimit {
-            limit: Limit::ScratchBytes,
-        },
-        end => end,
-    }
-}
-
 /// Whether no byte or no file is left in scratch.
 fn is_full(scratch: &std::path::Path) -> bool {
     nix::sys::statvfs::statvfs(scratch)
@@ -407,10 +393,11 @@ fn failed(error: &wasmtime::Error, copy: u64, log: &Sink) -> End {
                 limit: Limit::OutputBytes,
             };
         }
-        let message = format!(
-            "one call to the host passes more than {copy} bytes; pass them in several calls"
-        );
-        return End::Trapped { message };
+        return End::Trapped {
+            message: format!(
+                "one call to the host passes more than {copy} bytes; pass them in several calls"
+            ),
+        };
     }
     // Where it happened helps the author, so it goes to the log.
     let _ = log.take(format!("{error:?}\n").as_bytes());

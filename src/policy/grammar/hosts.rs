@@ -5,7 +5,7 @@
 
 use super::document::PolicyEntry;
 use super::grantable::Grantable;
-use super::secrets::{HeaderRule, SecretGrant};
+use super::secrets::SecretGrant;
 use crate::base::address::special;
 use crate::base::text;
 use crate::manifest::host::{self, Host, HostPattern};
@@ -76,17 +76,15 @@ impl HostGrant {
             ranges.retain(|range| range.contains(address));
         }
         let by = if self.rule.is_empty() { other } else { self };
-        let asked = self.asked.clone();
         let rule = by.rule.clone();
-        let why = by.why.clone();
         unreachable(&pattern, &ranges)
             .is_none()
             .then_some(HostGrant {
                 pattern,
                 ranges,
-                asked,
+                asked: self.asked.clone(),
                 rule,
-                why,
+                why: by.why.clone(),
             })
     }
 }
@@ -193,15 +191,14 @@ pub fn read(document: &mut Reader<'_>, policy: &str) -> Vec<PolicyEntry<HostGran
             document.fault(&pointer, message);
         }
         let rule = format!("{policy}: {pattern}");
-        let grant = HostGrant {
-            pattern,
-            ranges,
-            asked: String::new(),
-            rule,
-            why,
-        };
         found.push(PolicyEntry {
-            grant,
+            grant: HostGrant {
+                pattern,
+                ranges,
+                asked: String::new(),
+                rule,
+                why,
+            },
             at: document.at(&pointer),
         });
     }
@@ -223,9 +220,7 @@ pub fn set_authorities(
         let mut headers = secrets
             .iter_mut()
             .filter_map(|entry| entry.grant.header.as_mut())
-            .filter(|header: &&mut HeaderRule| {
-                pattern.host.covers(&Host::Name(header.host.clone()))
-            })
+            .filter(|header| pattern.host.covers(&Host::Name(header.host.clone())))
             .peekable();
         let unused = headers.peek().is_none();
         let other = headers.any(|header| {
@@ -265,8 +260,7 @@ pub fn range(written: &str) -> Result<IpNet, String> {
     let shown = text::printable(&text::head(written, 60));
     let range = written
         .parse::<IpNet>()
-        .or_else(|_| written.parse::<IpAddr>().map(IpNet::from));
-    let range = range
+        .or_else(|_| written.parse::<IpAddr>().map(IpNet::from))
         .map_err(|_| format!("`{shown}` is not a range of addresses, such as `10.1.0.0/16`"))?;
     let v4 = range
         .prefix_len()

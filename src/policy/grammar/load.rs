@@ -175,13 +175,17 @@ impl Policies {
         let sources = secrets()
             .map(|grant| &grant.from)
             .chain(callers.filter_map(|caller| caller.callback_secret.as_ref()));
-        let packages = self.list.iter().flat_map(|policy| policy.packages.values());
-        let locks = packages.filter_map(|entry| entry.grant.lock_file.clone());
+        let locks = self
+            .list
+            .iter()
+            .flat_map(|policy| policy.packages.values())
+            .filter_map(|entry| entry.grant.lock_file.clone());
         let named = sources
             .flat_map(SecretSource::named_files)
             .map(Path::to_path_buf);
-        let authorities = secrets().filter_map(|grant| grant.header.as_ref()?.ca.clone());
-        let authorities: BTreeSet<PathBuf> = authorities.collect();
+        let authorities: BTreeSet<PathBuf> = secrets()
+            .filter_map(|grant| grant.header.as_ref()?.ca.clone())
+            .collect();
         let files: Vec<PathBuf> = named
             .chain(locks)
             .chain(authorities.iter().cloned())
@@ -330,11 +334,12 @@ impl Policies {
     /// Interpreters that policies name; the caller looks at each and puts it in
     /// `Machine::named_runtimes`.
     pub fn named_runtimes(&self) -> Vec<(Language, PathBuf)> {
-        let all = self
-            .list
+        self.list
             .iter()
-            .flat_map(|p| p.runtimes.iter().map(|(l, r)| (*l, r.path.clone())));
-        all.collect::<BTreeSet<_>>().into_iter().collect()
+            .flat_map(|p| p.runtimes.iter().map(|(l, r)| (*l, r.path.clone())))
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .collect()
     }
 
     /// Adds files no tool may write: every manifest and script of the registry.
@@ -368,16 +373,16 @@ fn warning(policy: &Policy, pointer: &str, at: At, message: String) -> FileProbl
 }
 
 fn clamped(policy: &Policy) -> impl Iterator<Item = FileProblem> {
-    let beyond = policy
+    policy
         .limits
         .iter()
-        .filter(|(limit, ceiling)| ceiling.grant > limit.most());
-    beyond.map(|(limit, ceiling)| {
-        let name = limit.policy_name();
-        let most = limit.most();
-        let message = format!("`{name}` is clamped to {most}, the largest response");
-        warning(policy, &format!("/limits/{name}"), ceiling.at, message)
-    })
+        .filter(|(limit, ceiling)| ceiling.grant > limit.most())
+        .map(|(limit, ceiling)| {
+            let name = limit.policy_name();
+            let most = limit.most();
+            let message = format!("`{name}` is clamped to {most}, the largest response");
+            warning(policy, &format!("/limits/{name}"), ceiling.at, message)
+        })
 }
 
 fn warnings(policy: &Policy) -> Vec<FileProblem> {
@@ -403,11 +408,10 @@ fn warnings(policy: &Policy) -> Vec<FileProblem> {
             warn(&format!("/network/hosts/{index}/host"), *at, message);
         }
     }
-    let lines = policy.source["secrets"]["grant"]
+    let unqueried: Vec<_> = policy.source["secrets"]["grant"]
         .as_array()
         .into_iter()
-        .flatten();
-    let unqueried: Vec<_> = lines
+        .flatten()
         .filter(|line| !line["header"]["query"].is_array())
         .map(|line| &line["name"])
         .collect();
@@ -449,13 +453,10 @@ fn fallback() -> &'static Policy {
 /// The callers file and the cap beside a policy file that is loaded alone. Silently ignored, they
 /// would not narrow.
 fn unread_beside(path: &Path) -> Vec<FileProblem> {
-    let others = [CALLERS_FILE, HOST_FILE]
+    [CALLERS_FILE, HOST_FILE]
         .into_iter()
-        .filter(|name| path.file_name().is_some_and(|own| own != *name));
-    others
-        .filter(|name: &&str| {
-            !path.is_dir() && path.with_file_name(name).symlink_metadata().is_ok()
-        })
+        .filter(|name| path.file_name().is_some_and(|own| own != *name))
+        .filter(|name| !path.is_dir() && path.with_file_name(name).symlink_metadata().is_ok())
         .map(|name| {
             let message = format!(
                 "would not be read, because only the file {} is loaded: name its folder",

@@ -110,8 +110,7 @@ impl SecretSource {
             .map(area::escape)
             .collect::<Vec<_>>()
             .join("*");
-        let folders = [folder.to_owned(), files::resolved(folder)];
-        folders
+        [folder.to_owned(), files::resolved(folder)]
             .into_iter()
             .map(|folder| Area::Names {
                 folder,
@@ -258,9 +257,10 @@ pub fn read(
         let header = document
             .get(&at("header", &pointer))
             .and_then(|line| header(document, &at("header", &pointer), line));
-        if header.as_ref().is_some_and(|header: &HeaderRule| {
-            let others = found.iter().filter_map(|entry| entry.grant.header.as_ref());
-            others
+        if header.as_ref().is_some_and(|header| {
+            found
+                .iter()
+                .filter_map(|entry| entry.grant.header.as_ref())
                 .filter(|other| other.host == header.host)
                 .any(|o| o.name == header.name || o.port != header.port)
         }) {
@@ -326,14 +326,17 @@ fn header(document: &mut Reader<'_>, pointer: &str, line: HeaderLine) -> Option<
     fn at(key: &str, pointer: &str) -> String {
         format!("{pointer}/{key}")
     }
-    let names = line.request_headers.iter().enumerate();
-    let names = names.map(|(index, name)| {
-        document.parsed(
-            &format!("{pointer}/request_headers/{index}"),
-            header_name(name),
-        )
-    });
-    let request_headers = names.collect::<Option<_>>();
+    let request_headers = line
+        .request_headers
+        .iter()
+        .enumerate()
+        .map(|(index, name)| {
+            document.parsed(
+                &format!("{pointer}/request_headers/{index}"),
+                header_name(name),
+            )
+        })
+        .collect::<Option<_>>();
     let value = document.parsed(
         &at("value", pointer),
         header_value(line.value.unwrap_or_else(|| "{}".to_owned())),
@@ -394,7 +397,7 @@ pub fn header_name(written: &str) -> Result<String, String> {
         && name.len() <= MAX_HEADER_BYTES
         && name
             .bytes()
-            .all(|b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b));
+            .all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b));
     if is_token && !super::headers::is_framing(&name) {
         Ok(name)
     } else {

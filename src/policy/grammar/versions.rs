@@ -124,9 +124,10 @@ pub fn may_hold(ecosystem: Ecosystem, range: &str, version: &str) -> bool {
     }
     match ecosystem {
         Ecosystem::Python => {
-            let (Some(range), Ok(version)) =
-                (python_range(range), pep440_rs::Version::from_str(version))
-            else {
+            let Some(range) = python_range(range) else {
+                return true;
+            };
+            let Ok(version) = pep440_rs::Version::from_str(version) else {
                 return true;
             };
             range.iter().all(|one| match one.operator() {

@@ -20,8 +20,9 @@ pub fn limits_of(
 ) -> Vec<LimitVerdict> {
     let mut found = Vec::new();
     for limit in Limit::ALL {
-        let bounds = ceilings.policies().map(|policy| limit_of(limit, policy));
-        let (ceiling, from) = bounds
+        let (ceiling, from) = ceilings
+            .policies()
+            .map(|policy| limit_of(limit, policy))
             .min_by_key(|(value, _)| *value)
             .unwrap_or_else(|| limit_of(limit, ceilings.policy));
         let (asked, most) = match limit {

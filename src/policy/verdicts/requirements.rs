@@ -21,8 +21,7 @@ impl Decision {
         by_hand: Option<&str>,
         machine: &Machine,
     ) {
-        let mut allowances = self.packages.allowed.values();
-        let is_policy_silent = allowances.all(
+        let is_policy_silent = self.packages.allowed.values().all(
             |allowance| matches!(allowance, Err(refusal) if refusal.narrower == Narrower::Policy),
         );
         let by_hand = by_hand.filter(|_| is_policy_silent);

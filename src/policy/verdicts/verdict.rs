@@ -93,21 +93,18 @@ impl Verdict {
         effective: impl Into<String>,
         layers: &[Layer],
     ) -> Verdict {
-        let asked = asked.into();
-        let effective = Some(effective.into());
-        let enforced_by = layers.to_vec();
         let (rule, why, place, reason, narrower, area) = Default::default();
         Verdict {
             what,
-            asked,
-            effective,
+            asked: asked.into(),
+            effective: Some(effective.into()),
             allowed: true,
             rule,
             why,
             place,
             reason,
             narrower,
-            enforced_by,
+            enforced_by: layers.to_vec(),
             area,
         }
     }
@@ -119,13 +116,11 @@ impl Verdict {
         reason: impl Into<String>,
         layers: &[Layer],
     ) -> Verdict {
-        let reason = Some(reason.into());
-        let narrower = Some(narrower);
         Verdict {
             effective: None,
             allowed: false,
-            reason,
-            narrower,
+            reason: Some(reason.into()),
+            narrower: Some(narrower),
             ..Verdict::met(what, asked, "", layers)
         }
     }
@@ -141,14 +136,16 @@ impl Verdict {
     /// The words for a caller where this is not granted in full.
     pub fn narrowing(&self) -> String {
         let kind = self.what.name();
-        let asked = &self.asked;
+        let request = &self.asked;
         match (self.narrower, &self.reason) {
             // The word of a capability says its kind.
             (Some(Narrower::Owner), Some(reason)) if self.what == RequestKind::Capability => {
-                format!("narrowed: {asked}: {reason}")
+                format!("narrowed: {request}: {reason}")
             }
-            (Some(Narrower::Owner), Some(reason)) => format!("narrowed: {kind} {asked}: {reason}"),
-            _ => format!("narrowed: {kind} {asked} is not granted in full"),
+            (Some(Narrower::Owner), Some(reason)) => {
+                format!("narrowed: {kind} {request}: {reason}")
+            }
+            _ => format!("narrowed: {kind} {request} is not granted in full"),
         }
     }
 

@@ -43,13 +43,8 @@ impl Executor for Status {
             })?;
             let who = Caller::named(&context.user);
             let id = call.input["id"].as_str().unwrap_or_default();
-            let answer = answer_about(
-                &background,
-                &who,
-                id,
-                (call.output_bytes, &context.deadline),
-            )
-            .await?;
+            let answer =
+                answer_about(&background, &who, id, call.output_bytes, &context.deadline).await?;
             Ok(Outcome::new(
                 Ending::Answered(answer),
                 crate::base::millis(started.elapsed()),
@@ -63,7 +58,8 @@ async fn answer_about(
     background: &Background,
     who: &Caller,
     id: &str,
-    (room, deadline): (u64, &CallDeadline),
+    room: u64,
+    deadline: &CallDeadline,
 ) -> Result<ToolAnswer, Fault> {
     let Some(receipt) = background.receipt(who, id) else {
         background.ready().await?;

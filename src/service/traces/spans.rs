@@ -11,6 +11,7 @@ use crate::service::call_ended::CallEnded;
 use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceState};
 use opentelemetry::{InstrumentationScope, KeyValue};
 use opentelemetry_sdk::trace::{IdGenerator, RandomIdGenerator, SpanData, SpanEvents, SpanLinks};
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
@@ -158,7 +159,7 @@ impl CallSpan {
             .parent
             .as_ref()
             .map_or(SpanId::INVALID, |parent| parent.0.span_id());
-        let times = (self.began, self.began + ended.took);
+        let times = self.began..self.began + ended.took;
         traces.send(SpanData {
             parent_span_is_remote: self.parent.is_some(),
             attributes,
@@ -169,7 +170,7 @@ impl CallSpan {
             let id = RandomIdGenerator::default().new_span_id();
             let state = own.0.trace_state().clone();
             let context = SpanContext::new(own.0.trace_id(), id, TraceFlags::SAMPLED, false, state);
-            let times = (self.began + *began, self.began + *began + *took);
+            let times = self.began + *began..self.began + *began + *took;
             traces.send(span(
                 context,
                 own.0.span_id(),
@@ -185,7 +186,7 @@ fn span(
     span_context: SpanContext,
     parent_span_id: SpanId,
     name: String,
-    (start_time, end_time): (SystemTime, SystemTime),
+    times: Range<SystemTime>,
 ) -> SpanData {
     let scope = InstrumentationScope::builder("toolhost").with_version(env!("CARGO_PKG_VERSION"));
     SpanData {
@@ -194,8 +195,8 @@ fn span(
         parent_span_is_remote: false,
         span_kind: SpanKind::Internal,
         name: name.into(),
-        start_time,
-        end_time,
+        start_time: times.start,
+        end_time: times.end,
         attributes: Vec::new(),
         dropped_attributes_count: 0,
         events: SpanEvents::default(),

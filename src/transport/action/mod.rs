@@ -122,9 +122,10 @@ pub fn request(
             }
         }
     };
-    let asked_ms = action.context.timeout_ms;
-    let timeout_ms =
-        asked_ms.and_then(|asked| shorten_timeout(found.ok()?.as_ref(), asked, warnings));
+    let timeout_ms = action
+        .context
+        .timeout_ms
+        .and_then(|asked| shorten_timeout(found.ok()?.as_ref(), asked, warnings));
     let reporting = Reporting {
         transaction: action.context.transaction.clone(),
         ..from.reporting.clone()
@@ -239,11 +240,10 @@ impl ParsedText {
                 )
             }
         };
-        let observation = Some(observation);
         ActionResult {
             lead: self.lead,
             dialect,
-            observation,
+            observation: Some(observation),
             warnings: self.warnings,
             outcome: Some(report),
         }
@@ -272,12 +272,10 @@ fn render(attributes: &[(&str, String)], tool: &str, sentence: &str, notes: &[St
 /// A text in which nothing is markup.
 fn inert(text: &str) -> String {
     // Control characters become \uXXXX, but for line breaks and tabs.
-    let visible = text
-        .split('\t')
+    text.split('\t')
         .map(text::escaped_json)
         .collect::<Vec<_>>()
-        .join("\t");
-    visible
+        .join("\t")
         .replace('&', "&amp;")
         .replace('<', "&lt;")
         .replace('>', "&gt;")

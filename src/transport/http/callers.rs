@@ -45,12 +45,11 @@ impl Callers {
     pub fn operators(&self) -> Vec<Caller> {
         match self {
             Callers::Own(name) => vec![Caller::operator(name)],
-            Callers::Presented { tokens, jwt } => {
-                let tokens = tokens.iter().flat_map(Tokens::operators);
-                tokens
-                    .chain(jwt.iter().flat_map(|jwt| jwt.operators()))
-                    .collect()
-            }
+            Callers::Presented { tokens, jwt } => tokens
+                .iter()
+                .flat_map(Tokens::operators)
+                .chain(jwt.iter().flat_map(|jwt| jwt.operators()))
+                .collect(),
         }
     }
 
@@ -81,10 +80,9 @@ impl Callers {
             (Callers::Presented { .. }, None) => return Err(CallerError::Absent),
             (Callers::Presented { tokens, jwt }, Some(value)) => (tokens, jwt, value),
         };
-        let words = value
+        let token = value
             .to_str()
-            .map_err(|_| refused("the header is not text"))?;
-        let token = words
+            .map_err(|_| refused("the header is not text"))?
             .split_once(' ')
             .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
         let (_, token) = token.ok_or_else(|| refused("the scheme is not Bearer"))?;

@@ -14,7 +14,7 @@ use crate::service::{
 };
 use crate::transport::action::{self, ActionResult};
 use crate::transport::answers;
-use crate::transport::mcp::Message;
+use crate::transport::mcp::{Message, Sender};
 use axum::body::Body;
 use axum::extract::{Path, Request};
 use http::{Method, StatusCode};
@@ -598,17 +598,12 @@ pub async fn mcp(known: KnownRequest, request: Request) -> Result<Response, Refu
         return Err(Refusal::stopping());
     }
     let recorded = message.is_refused();
-    let approver = known.approver();
-    let mut answer = known
-        .server
-        .mcp
-        .post(
-            (known.caller, approver, received.charged),
-            parts,
-            message,
-            begun,
-        )
-        .await;
+    let sender = Sender {
+        approver: known.approver(),
+        caller: known.caller,
+        charged: received.charged,
+    };
+    let mut answer = known.server.mcp.post(sender, parts, message, begun).await;
     if recorded {
         answer.extensions_mut().insert(reply::Recorded);
     }

@@ -13,6 +13,7 @@ mod gate;
 mod head;
 mod jwt;
 mod listen;
+mod offered;
 mod peer;
 mod reply;
 mod request;
@@ -72,8 +73,7 @@ pub struct Options {
 pub fn check_exposure(
     address: &Address,
     callers: &Callers,
-    tls: bool,
-    insecure: bool,
+    may_send_tokens: bool,
 ) -> Result<(), String> {
     if address.is_local() {
         return Ok(());
@@ -85,7 +85,7 @@ pub fn check_exposure(
              configuration file"
         ));
     }
-    if !tls && !insecure {
+    if !may_send_tokens {
         return Err(format!(
             "--http {address} can be reached from other machines, and tokens would cross the \
              network in the clear: add --tls-cert FILE --tls-key FILE, or --insecure where \

@@ -2,9 +2,9 @@
 
 use super::callers::Callers;
 use super::crowd::{ConnectionLimiter, ConnectionSlot};
+use super::offered::OfferedTools;
 use super::peer::SocketDiag;
 use super::reply::{Begun, Refusal};
-use super::tools::OfferedTools;
 use crate::base::lock;
 use crate::base::semaphore::{FairSemaphore, Permit};
 use crate::fault::{Fault, Kind};

@@ -4,22 +4,21 @@
 use super::background::no_such_call;
 use super::body;
 use super::gate::parameter;
+use super::offered::OfferedTools;
 use super::reply::{self, Refusal, Response};
 use super::request::{KnownRequest, Operator, not_operator};
 use crate::base::json::Object;
-use crate::base::{lock, text};
 use crate::fault::{Fault, Kind};
-use crate::registry::{Filter, Tool};
+use crate::registry::Filter;
 use crate::service::{Caller, Phase, metrics, tool_audit};
 use crate::transport::export::{self, Format};
-use crate::transport::names::Names;
-use axum::body::{Body, Bytes};
+use axum::body::Body;
 use axum::extract::Path;
 use http::{StatusCode, Uri};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// `GET /v1/tools`.
 pub async fn list(known: KnownRequest, uri: Uri) -> Result<Response, Refusal> {
@@ -101,8 +100,10 @@ pub struct ToolNames<'k> {
 impl ToolNames<'_> {
     /// `label`: for whom the tools are called.
     pub fn new<'k>(known: &'k KnownRequest, label: Option<&str>) -> ToolNames<'k> {
-        let caller = known.server.service.catalog.who(&known.caller, label);
-        ToolNames { known, caller }
+        ToolNames {
+            known,
+            caller: known.server.service.catalog.who(&known.caller, label),
+        }
     }
 
     /// The id behind a name; anything else stays as it is.
@@ -111,8 +112,7 @@ impl ToolNames<'_> {
         if name.contains(':') {
             return tool;
         }
-        let offered = offered_tools(self.known, &self.caller);
-        offered
+        offered_tools(self.known, &self.caller)
             .names
             .id(name)
             .map(|id| format!("{id}{range}"))
@@ -134,70 +134,11 @@ fn acting(known: &KnownRequest, uri: &Uri) -> Result<Caller, Refusal> {
     Err(Fault::new(Kind::AuthorizationError, words).into())
 }
 
-/// The tools that callers with the same rights are offered, their names, and each text that was
-/// made of them.
-pub struct OfferedTools {
-    tools: Vec<Arc<Tool>>,
-    names: Names,
-    texts: Mutex<HashMap<TextKey, Arc<OnceLock<Bytes>>>>,
-}
-
-/// Which tools a text has, and how.
-#[derive(PartialEq, Eq, Hash)]
-struct TextKey {
-    format: Option<Format>,
-    namespace: Option<String>,
-}
-
 /// The tools that this caller is offered.
 fn offered_tools(known: &KnownRequest, caller: &Caller) -> Arc<OfferedTools> {
     let service = &known.server.service;
-    known.server.lists.find(service, caller, || {
-        let all = service.tools(caller).unwrap_or_default();
-        let tools = export::offered(
-            all,
-            |id: &str| service.catalog.find(caller, id).ok(),
-            |tool| service.catalog.can_call(caller, tool),
-        );
-        OfferedTools {
-            names: export::names(&tools),
-            tools,
-            texts: Mutex::default(),
-        }
-    })
-}
-
-impl OfferedTools {
-    /// The list as it is sent.
-    fn text(&self, format: Option<Format>, namespace: Option<String>) -> Bytes {
-        let listed: Vec<_> = self
-            .tools
-            .iter()
-            .filter(|tool| {
-                namespace
-                    .as_ref()
-                    .is_none_or(|namespace| tool.manifest.namespace() == namespace)
-            })
-            .cloned()
-            .collect();
-        let make = || match format.map(|format| export::tools(&listed, &self.names, format)) {
-            Some(Value::String(text)) => text.into(),
-            Some(value) => text::json(&value, false).into(),
-            None => {
-                let listed: Vec<Value> = listed.iter().map(|tool| export::describe(tool)).collect();
-                text::json(&json!({ "tools": listed }), false).into()
-            }
-        };
-        // Only namespaces that exist are kept.
-        if listed.is_empty() {
-            return make();
-        }
-        let text = lock(&self.texts)
-            .entry(TextKey { format, namespace })
-            .or_default()
-            .clone();
-        text.get_or_init(make).clone()
-    }
+    let make = || OfferedTools::new(service, caller);
+    known.server.lists.find(service, caller, make)
 }
 
 fn format(uri: &Uri) -> Result<Option<Format>, Refusal> {
@@ -285,7 +226,7 @@ pub async fn approve(
     body: Body,
 ) -> Result<Response, Refusal> {
     let received = body::read(&known, "", body, |_| false).await?;
-    let Approval { approve } = body::parse(&known, received.text, |text: &str| {
+    let Approval { approve } = body::parse(&known, received.text, |text| {
         serde_json::from_str::<Object<Approval>>(text).map(|Object(answer)| answer)
     })
     .await

@@ -37,6 +37,13 @@ const MAX_MESSAGE_BYTES: usize = 8 * 1024 * 1024;
 pub type ReplyBody = UnsyncBoxBody<Bytes, Infallible>;
 type Rmcp = StreamableHttpService<Frontend, LocalSessionManager>;
 
+/// Who posts a message, and what it was charged.
+pub struct Sender {
+    pub caller: Caller,
+    pub approver: Approver,
+    pub charged: Charged,
+}
+
 /// The MCP server over HTTP.
 pub struct StreamableHttp {
     mcp: Arc<Mcp>,
@@ -67,22 +74,26 @@ impl StreamableHttp {
             let mcp = mcp.clone();
             move || Ok(Frontend::new(mcp.clone(), &closing))
         };
-        let rmcp = StreamableHttpService::new(frontend, sessions.local.clone(), config);
         StreamableHttp {
+            rmcp: StreamableHttpService::new(frontend, sessions.local.clone(), config),
             mcp,
             sessions,
-            rmcp,
         }
     }
 
     /// `POST`. `begun` is held until the answer is delivered.
     pub async fn post(
         &self,
-        (caller, approver, charged): (Caller, Approver, Charged),
+        sender: Sender,
         mut parts: Parts,
         Message(received): Message,
         begun: Arc<()>,
     ) -> Response<ReplyBody> {
+        let Sender {
+            caller,
+            approver,
+            charged,
+        } = sender;
         let Received {
             message,
             arguments,

@@ -13,6 +13,6 @@ mod stdio;
 mod tasks;
 
 pub use frontend::Mcp;
-pub use http::{ReplyBody, StreamableHttp};
+pub use http::{ReplyBody, Sender, StreamableHttp};
 pub use message::Message;
 pub use stdio::{Client, serve};

@@ -257,12 +257,11 @@ impl StdioConnection {
                     &notification.notification
                 {
                     let open = lock(&self.open);
-                    let request = cancelled
+                    cancelled
                         .params
                         .request_id
                         .as_ref()
-                        .and_then(|id| open.get(id));
-                    request
+                        .and_then(|id| open.get(id))
                         .into_iter()
                         .for_each(|open| open.request.left.cancel());
                     return Ok(None);

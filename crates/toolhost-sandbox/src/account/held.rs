@@ -6,8 +6,8 @@
 //! many processes share it. Kinds, watches and locks are read from /proc/PID/fd and
 //! /proc/PID/fdinfo (proc_pid_fdinfo(5)).
 
-use crate::network::CONNECTION;
-use crate::processes::{Met, files_of, gone, has_memory, lines_at};
+use crate::account::processes::{Met, files_of, gone, has_memory, lines_at};
+use crate::layers::network::CONNECTION;
 use crate::sys::{Compared, errno};
 use nix::errno::Errno;
 use nix::fcntl::readlinkat;
@@ -129,7 +129,7 @@ impl DescriptorMemory {
                         * lines_at(
                             &folder,
                             &name,
-                            |line: &[u8]| {
+                            |line| {
                                 watches += u64::from(line.starts_with(b"tfd:"));
                                 sent += scm_fds(line);
                                 line.starts_with(b"lock:")

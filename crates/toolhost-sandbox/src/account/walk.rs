@@ -1,7 +1,7 @@
 //! Walks over what a tool made. Each has a thread of its own: nothing that a tool makes keeps the
 //! launcher from the clock, from its messages and from what the kernel counts.
 
-use crate::processes::{ProcessKey, ProcessSnapshot, signal_all, switches, thread_ms};
+use crate::account::processes::{ProcessKey, ProcessSnapshot, signal_all, switches, thread_ms};
 use nix::errno::Errno;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::signal::{Signal, kill};
@@ -80,10 +80,9 @@ impl<S: Send + 'static, A: Send + 'static> Walk<'_, S, A> {
     /// `state`: what the walks remember. `max_looks`: what is not done by then is `TooMuch`.
     pub fn new(walker: &Walker, state: S, max_looks: u64) -> Walk<'_, S, A> {
         let (answer, answers) = channel();
-        let state = Arc::new(Mutex::new(state));
         Walk {
             walker,
-            state,
+            state: Arc::new(Mutex::new(state)),
             answer,
             answers,
             max_looks,

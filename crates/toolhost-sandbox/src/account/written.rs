@@ -4,12 +4,12 @@
 //! counted while the call runs, whenever the free space of the file system changed, and once more
 //! after its end.
 
-use crate::held::scm_fds;
-use crate::processes::{self, ProcessSnapshot, files_of};
+use crate::account::held::scm_fds;
+use crate::account::processes::{self, ProcessSnapshot, files_of};
+use crate::account::totals::{Totals, below};
+use crate::account::walk::Stopped;
 use crate::spec::{Access, Mount};
 use crate::sys::errno;
-use crate::totals::{Totals, below};
-use crate::walk::Stopped;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::statvfs::fstatvfs;
@@ -143,8 +143,7 @@ impl WriteWatch {
         // Entries that are renamed during a count are missed, and may be what fills the disk.
         self.moves = self.alone && (count.missed || fell(&self.at_first, &now) > most);
         if self.moves && count.over.is_none() {
-            let stopped = Stopped::begin()?;
-            stopped.settled()?;
+            Stopped::begin()?.settled()?;
             count = self.count(limits, true)?;
             // Neighbours take free space, too: it is the call's where it holds files that cannot be
             // counted.
@@ -263,7 +262,7 @@ impl WriteWatch {
             {
                 if processes::lines(
                     &entry.path().display().to_string(),
-                    |line: &[u8]| scm_fds(line) > 0,
+                    |line| scm_fds(line) > 0,
                     1,
                 )
                 .unwrap_or(1)

@@ -82,15 +82,15 @@ fn namespace(of: Owner, identity: Identity) -> Result<OwnedFd, Problem> {
     opened.map_err(failed)
 }
 
-fn map(pid: i32, (uid, gid): Owner, identity: Identity) -> Result<OwnedFd, Errno> {
+fn map(pid: i32, owner: Owner, identity: Identity) -> Result<OwnedFd, Errno> {
     std::fs::write(
         format!("/proc/{pid}/uid_map"),
-        format!("{} {} 1\n", uid, identity.id),
+        format!("{} {} 1\n", owner.0, identity.id),
     )
     .map_err(|e| sys::errno(&e))?;
     std::fs::write(
         format!("/proc/{pid}/gid_map"),
-        format!("{} {} 1\n", gid, identity.id),
+        format!("{} {} 1\n", owner.1, identity.id),
     )
     .map_err(|e| sys::errno(&e))?;
     Ok(std::fs::File::open(format!("/proc/{pid}/ns/user"))

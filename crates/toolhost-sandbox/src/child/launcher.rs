@@ -5,21 +5,21 @@
 //! is reaped; the launcher proper is pid 1 of its own pid namespace, so nothing it started outlives
 //! it. Both end when the host closes its end of the control socket, which a killed host does too.
 
-use crate::processes::{ProcessSnapshot, shown_now, signal_all};
-use crate::protocol::{self, Exited, FromLauncher, Identity, Killed, Setup, Source, ToLauncher};
-use crate::recorder::Recorder;
-use crate::sampler::{Look, SESSIONS, Sampler};
-use crate::scratch::{Scratch, Usage};
-use crate::seccomp::recorded::Recorded;
-use crate::spec::{self, StagedFolder};
-use crate::totals::Totals;
-use crate::view::{self, View};
-use crate::walk::{MAX_LOOKS, OwnCpu, Seen, Walk, Walker};
-use crate::written::{Free, WriteWatch, fell, free_at};
-use crate::{
-    Problem, ProblemKind, cgroup, environment, identity, landlock, namespaces, network, seccomp,
-    spawn, sys,
+use crate::account::processes::{ProcessSnapshot, shown_now, signal_all};
+use crate::account::sampler::{Look, SESSIONS, Sampler};
+use crate::account::totals::Totals;
+use crate::account::walk::{MAX_LOOKS, OwnCpu, Seen, Walk, Walker};
+use crate::account::written::{Free, WriteWatch, fell, free_at};
+use crate::layers::scratch::{Scratch, Usage};
+use crate::layers::seccomp::recorded::Recorded;
+use crate::layers::view::{self, View};
+use crate::layers::{cgroup, environment, identity, landlock, namespaces, network, seccomp};
+use crate::protocol::{
+    self, Exited, FromLauncher, Identity, Killed, Problem, ProblemKind, Setup, Source, ToLauncher,
 };
+use crate::recorder::Recorder;
+use crate::spec::{self, StagedFolder};
+use crate::{spawn, sys};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -74,7 +74,7 @@ fn start(control: BorrowedFd) -> Result<(), Problem> {
     // Closes all descriptors inherited.
     sys::close_range(3, false).map_err(Problem::from_layer("descriptors", "close_range(2)"))?;
     sys::reset_signals();
-    crate::limits::no_core();
+    crate::layers::limits::no_core();
     // The keeper has a group of its own in the session of its host: no signal from a terminal
     // reaches it, and if it is stopped when the host ends, the kernel wakes it and ends it
     // (setpgid(2), orphaned process groups).
@@ -161,7 +161,7 @@ fn serve(
     nix::unistd::sethostname("tool")
         .map_err(Problem::from_layer("namespaces", "sethostname(2)"))?;
     let base = view::begin(identity, owner)?;
-    let init = crate::init::image()?;
+    let init = crate::child::init::image()?;
     let Some((ToLauncher::Setup, mut files)) = receive(control).map_err(io("the set-up"))? else {
         return Ok(());
     };
@@ -188,7 +188,7 @@ fn serve(
         .iter()
         .map(source_folder)
         .collect::<Result<Vec<_>, _>>()?;
-    let last_capability = crate::privileges::last_capability();
+    let last_capability = crate::layers::privileges::last_capability();
     let own = setup.spec.program.executable == spec::Executable::Ourselves;
     let executable = if own {
         view::own_program(executable)?
@@ -204,7 +204,8 @@ fn serve(
     }
     let watches = std::fs::read_to_string("/proc/sys/fs/epoll/max_user_watches")
         .map_err(io("max_user_watches"))?;
-    let watches = crate::limits::share(watches.trim().parse().unwrap_or(u64::MAX), setup.slots);
+    let watches =
+        crate::layers::limits::share(watches.trim().parse().unwrap_or(u64::MAX), setup.slots);
     let sockets = setup
         .spec
         .network
@@ -212,16 +213,12 @@ fn serve(
         .map(network::open)
         .transpose()?
         .unwrap_or_default();
-    let live = setup.spec.live_folders().next().is_some();
-    let networked = setup.spec.network.is_some();
-    let rules = setup
-        .spec
-        .recorded
-        .then(|| Recorded::new(sampled, live, networked));
-    let filter = rules.as_ref().map_or_else(
-        || seccomp::program(sampled, live, networked),
-        Recorded::program,
-    );
+    let variant = seccomp::Variant {
+        sampled,
+        live: setup.spec.live_folders().next().is_some(),
+        networked: setup.spec.network.is_some(),
+    };
+    let rules = setup.spec.recorded.then(|| Recorded::new(variant));
     let mut launcher = Launcher {
         control,
         setup,
@@ -230,7 +227,9 @@ fn serve(
         view,
         sources,
         abi,
-        filter,
+        filter: rules
+            .as_ref()
+            .map_or_else(|| seccomp::program(variant), Recorded::program),
         rules,
         last_capability,
         init,
@@ -245,8 +244,8 @@ fn serve(
 
 fn source_folder(stage: &StagedFolder) -> Result<OwnedFd, Problem> {
     let what = || format!("opening {}", stage.folder.display());
-    let opened = files::without_links(&stage.folder, OFlag::O_DIRECTORY);
-    let folder = opened.map_err(Problem::of_path("scratch", what()))?;
+    let folder = files::without_links(&stage.folder, OFlag::O_DIRECTORY)
+        .map_err(Problem::of_path("scratch", what()))?;
     let stat = fstat(&folder).map_err(Problem::from_layer("scratch", what()))?;
     if (stat.st_dev, stat.st_ino) != (stage.device, stage.inode) {
         return Err(Problem::new(
@@ -302,19 +301,15 @@ fn memory(
     limit: u64,
 ) -> Result<Look, Errno> {
     let look = match counted_ms {
-        Some(cpu_ms) => {
-            let locks = sampler.descriptors.locks(
-                || Ok(ProcessSnapshot::now()?.of_the_tool()),
-                cpu_ms,
-                limit,
-            );
-            locks.map(|bytes| Look {
+        Some(cpu_ms) => sampler
+            .descriptors
+            .locks(|| Ok(ProcessSnapshot::now()?.of_the_tool()), cpu_ms, limit)
+            .map(|bytes| Look {
                 bytes,
                 cpu_ms,
                 sessions: 0,
                 watches: sampler.descriptors.watches,
-            })
-        }
+            }),
         None => sampler.look(scratch, limit),
     };
     match look {
@@ -350,7 +345,7 @@ impl Launcher<'_> {
     /// Serves calls until the host is gone. `sockets`: handed to the host with `Ready`.
     fn calls(&mut self, sockets: Vec<OwnedFd>) -> Result<(), Problem> {
         let mut prepared = self.prepare()?;
-        let layers = crate::layer_states(
+        let layers = crate::raise::layer_states(
             self.abi,
             self.counters.is_some(),
             self.setup.spec.network.as_deref(),
@@ -511,7 +506,7 @@ impl Launcher<'_> {
         let recorder = self.rules.as_ref().map(Recorder::start).transpose()?;
         let (status, told) = nix::unistd::pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)
             .map_err(Problem::from_layer("namespaces", "pipe2(2)"))?;
-        let plan = crate::raise(&crate::Raising {
+        let plan = crate::raise::raise(&crate::raise::Raising {
             setup: &self.setup,
             environment: &given.environment,
             counters: self.counters.as_ref(),
@@ -822,7 +817,7 @@ impl Launcher<'_> {
         let scratch_full = scratch.usage()?.is_full;
         let peak = sampler.peak_with(waited.peak_bytes);
         let mut exited = Exited {
-            status: crate::init::wait_status(status).unwrap_or(waited.status),
+            status: crate::child::init::wait_status(status).unwrap_or(waited.status),
             killed,
             cpu_ms: waited.cpu_ms,
             peak_memory_bytes: Some(peak),

@@ -1,16 +1,22 @@
 //! The host's end of one launcher process: starts it, has it start a call, and ends it with
 //! everything below it.
 
-use crate::protocol::{Exited, FromLauncher, LayerState, Setup, Source, ToLauncher};
+use crate::account::totals::Totals;
+use crate::child::launcher;
+use crate::layers::{cgroup, identity};
+use crate::protocol::{
+    Exited, FromLauncher, LayerState, Problem, ProblemKind, Setup, Source, ToLauncher,
+};
+use crate::reenter::role_name;
 use crate::spec::{Executable, Spec};
-use crate::{Problem, ProblemKind, Totals, cgroup, identity, launcher, pidfd_open, role_name};
+use crate::sys::pidfd_open;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Condvar, Mutex};
@@ -105,20 +111,23 @@ fn no_pipe(error: &io::Error) -> Fault {
 
 pub fn broken(what: &str, error: &io::Error) -> Fault {
     failure_of_host(what, error).unwrap_or_else(|| {
-        let message = "the launcher of this tool failed";
-        Fault::new(Kind::InternalError, message).person(format!("launcher: {what}: {error}"))
+        Fault::new(Kind::InternalError, "the launcher failed")
+            .person(format!("launcher: {what}: {error}"))
     })
 }
 
 /// The fault of a process that could not be made, since some limit allows no more.
 fn no_process(what: &str, error: &io::Error) -> Option<Fault> {
-    (error.raw_os_error() == Some(nix::libc::EAGAIN)).then(|| crate::limits::no_process(what))
+    (error.raw_os_error() == Some(nix::libc::EAGAIN))
+        .then(|| crate::layers::limits::no_process(what))
 }
 
 /// Failures for which no layer is at fault: this host has too few descriptors, or no /dev/null.
 pub fn failure_of_host(what: &str, error: &io::Error) -> Option<Fault> {
     match Errno::from_raw(error.raw_os_error()?) {
-        errno @ (Errno::EMFILE | Errno::ENFILE) => Some(crate::limits::too_few_files(what, errno)),
+        errno @ (Errno::EMFILE | Errno::ENFILE) => {
+            Some(crate::layers::limits::too_few_files(what, errno))
+        }
         Errno::ENOENT if !Path::new("/dev/null").exists() => {
             let person = "there is no /dev/null: this machine's /dev is not complete; as root: \
                 mknod -m 666 /dev/null c 1 3";
@@ -139,6 +148,8 @@ pub fn failure_of_host(what: &str, error: &io::Error) -> Option<Fault> {
 pub enum LauncherError {
     /// A layer that cannot be raised (`doctor` reads the facts).
     Layer(Problem),
+    /// The program does not exist any more.
+    Missing(PathBuf),
     /// The launcher was gone before it took the call: nothing ran.
     Gone,
     Fault(Fault),
@@ -149,8 +160,9 @@ impl LauncherError {
     pub fn layer(problem: Problem) -> LauncherError {
         let what = &problem.what;
         let error = problem.error();
-        let ours = failure_of_host(what, &error).or_else(|| no_process(what, &error));
-        ours.map_or(LauncherError::Layer(problem), LauncherError::Fault)
+        failure_of_host(what, &error)
+            .or_else(|| no_process(what, &error))
+            .map_or(LauncherError::Layer(problem), LauncherError::Fault)
     }
 }
 
@@ -171,10 +183,12 @@ impl From<LauncherError> for Fault {
                 let message = format!(
                     "the layer `{layer}` cannot be raised on this machine, so nothing was run"
                 );
-                Fault::new(Kind::CapabilityError, message).person(format!(
-                    "{what}: {error}; `toolhost doctor` shows what this machine can enforce and \
-                     the command that fixes it"
-                ))
+                Fault::new(Kind::CapabilityError, message).person(format!("{what}: {error}"))
+            }
+            LauncherError::Missing(program) => {
+                let message = "the program no longer exists, so nothing was run";
+                let person = format!("{} is gone", text::path(&program));
+                Fault::new(Kind::DependencyError, message).person(person)
             }
             LauncherError::Gone => lost("before the call began").retryable(),
             LauncherError::Fault(fault) => fault,
@@ -184,8 +198,7 @@ impl From<LauncherError> for Fault {
 
 /// The fault of a call whose launcher was lost.
 pub fn lost(how: &str) -> Fault {
-    Fault::new(Kind::InternalError, "the launcher of this tool was lost")
-        .person(format!("launcher: {how}"))
+    Fault::new(Kind::InternalError, "the launcher was lost").person(format!("launcher: {how}"))
 }
 
 impl Process {
@@ -250,15 +263,12 @@ impl Process {
 
 impl Launcher {
     pub fn new(process: Process, spec: Spec) -> Launcher {
-        let layers = Layers::default();
-        let before = Totals::default();
-        let sockets = Vec::new();
         Launcher {
             process,
-            layers,
+            layers: Layers::default(),
             spec,
-            before,
-            sockets,
+            before: Totals::default(),
+            sockets: Vec::new(),
             last: false,
             was_idle: false,
         }
@@ -337,15 +347,7 @@ impl Launcher {
         let fault = match problem.kind {
             ProblemKind::Layer => match &self.spec.program.executable {
                 Executable::Path(program) if !program.exists() => {
-                    let person = format!(
-                        "{} is gone: restore it, or make a server reload (SIGHUP)",
-                        text::path(program)
-                    );
-                    let message =
-                        "the interpreter of this tool no longer exists, so nothing was run";
-                    return Fault::new(Kind::DependencyError, message)
-                        .person(person)
-                        .into();
+                    return LauncherError::Missing(program.clone());
                 }
                 _ => return LauncherError::layer(problem),
             },
@@ -387,10 +389,9 @@ impl Launcher {
 
     /// Whether the launcher has not taken every message yet.
     pub fn is_behind(&self) -> bool {
-        self.process
-            .control
-            .as_ref()
-            .is_some_and(|control| crate::untaken_bytes(control.as_fd(), nix::libc::TIOCOUTQ) > 0)
+        self.process.control.as_ref().is_some_and(|control| {
+            crate::sys::untaken_bytes(control.as_fd(), nix::libc::TIOCOUTQ) > 0
+        })
     }
 
     /// CPU time of the launcher's calls so far, ms. `None`: no cgroup counts it.
@@ -413,8 +414,7 @@ impl Launcher {
             .environment
             .filter(|own| !own.is_empty())
             .map(serde_json::to_vec)
-            .transpose();
-        let environment = environment
+            .transpose()
             .map_err(|e| no_pipe(&e.into()))?
             .map(|text| file(&text))
             .transpose()?;

@@ -2,9 +2,11 @@
 
 use super::launcher::{CallInput, Launcher, Layers, Pipes};
 use super::sandbox::Sandbox;
+use crate::account::totals::{Totals, below};
+use crate::layers::cgroup;
 use crate::protocol::{Exited, Note};
+use crate::recorder::MAX_EVENT_BYTES;
 use crate::spec::Spec;
-use crate::{MAX_RECORDED_BYTES, Totals, below, cgroup};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -101,8 +103,8 @@ async fn read(from: Receiver, most: u64) -> Vec<u8> {
 
 /// Reads the output of a recorder. The last line of one that was killed may be a part of a line.
 pub fn notes(recorded: OwnedFd) -> Vec<Note> {
-    let bytes = messages::read_memory_file(recorded, 2 * MAX_RECORDED_BYTES).unwrap_or_default();
-    bytes
+    messages::read_memory_file(recorded, 2 * MAX_EVENT_BYTES)
+        .unwrap_or_default()
         .split(|byte| *byte == b'\n')
         .filter_map(|line| serde_json::from_slice(line).ok())
         .collect()

@@ -1,9 +1,9 @@
 //! Sandbox: starts launchers, which start programs behind all layers.
 
 use super::launcher::{self, Launcher, LauncherError, Process};
+use crate::layers::{cgroup, identity};
 use crate::protocol::{Problem, Setup};
 use crate::spec::Spec;
-use crate::{cgroup, identity};
 use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -129,15 +129,14 @@ impl Sandbox {
         give_back();
         let ids = self.ids.clone();
         // This waits, so it does not run on the threads of other calls.
-        let waited = tokio::task::spawn_blocking(move || {
+        let lease = tokio::task::spawn_blocking(move || {
             launcher::settle(Duration::from_secs(1));
             identity::lease(ids)
-        });
-        let lease = waited
-            .await
-            .map_err(io::Error::other)
-            .and_then(|lease| lease)
-            .map_err(failed)?;
+        })
+        .await
+        .map_err(io::Error::other)
+        .and_then(|lease| lease)
+        .map_err(failed)?;
         lease.ok_or_else(|| {
             Fault::new(
                 Kind::InternalError,

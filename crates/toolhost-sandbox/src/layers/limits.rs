@@ -98,11 +98,10 @@ const NICE_INCREMENT: i32 = 10;
 /// Before the call's own /proc is mounted, which is read-only, so that the tool cannot change the
 /// score.
 pub fn rank(plan: &mut Plan) {
-    let path = c"/proc/self/oom_score_adj".to_owned();
     plan.add(
         "limits",
         Step::WriteFile {
-            path,
+            path: c"/proc/self/oom_score_adj".to_owned(),
             data: OOM_SCORE.to_vec(),
         },
     );
@@ -115,14 +114,16 @@ pub fn share(of: u64, slots: u64) -> u64 {
     of / (2 * slots.max(1))
 }
 
-pub fn raise(
-    plan: &mut Plan,
-    limits: &Limits,
-    file_bytes: u64,
-    counted: bool,
-    lasting: bool,
-    slots: u64,
-) {
+/// What the process limits leave to others.
+#[derive(Clone, Copy)]
+pub struct Usage {
+    /// A control group counts what the call uses.
+    pub counted: bool,
+    /// The process serves many calls.
+    pub lasting: bool,
+}
+
+pub fn raise(plan: &mut Plan, limits: &Limits, file_bytes: u64, usage: Usage, slots: u64) {
     fn hard(resource: Resource) -> u64 {
         getrlimit(resource).map_or(u64::MAX, |(_, hard)| hard)
     }
@@ -154,7 +155,7 @@ pub fn raise(
         Resource::RLIMIT_NPROC,
         limits
             .get(Limit::Processes)
-            .saturating_mul(if counted { 2 } else { 1 })
+            .saturating_mul(if usage.counted { 2 } else { 1 })
             + 1,
     );
     set(Resource::RLIMIT_MEMLOCK, MIB);
@@ -166,13 +167,13 @@ pub fn raise(
     set(Resource::RLIMIT_RTPRIO, 0);
     set(Resource::RLIMIT_NICE, 0);
     set(Resource::RLIMIT_STACK, 64 * MIB);
-    if !lasting {
+    if !usage.lasting {
         // Whole seconds, and only a backstop: the launcher ends the call at the exact limit.
         set(
             Resource::RLIMIT_CPU,
             limits.get(Limit::CpuMs).div_ceil(1000) + 1,
         );
-        if !counted {
+        if !usage.counted {
             // Bounds what one process can reserve at all. Far above the memory limit, so that the
             // sampler ends a tool that exceeds it and names the limit, before the tool fails with
             // an error of its own.

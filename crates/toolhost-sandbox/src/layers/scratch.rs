@@ -4,11 +4,11 @@
 //! Made by the launcher between calls, while no call waits; a call's mount namespace starts as a
 //! copy of the launcher's.
 
-use crate::landlock::Right;
+use crate::layers::landlock::Right;
+use crate::layers::view::{self, LateMount, NODEV, NOEXEC, NOSUID, RDONLY};
 use crate::protocol::{Identity, Problem, ProblemKind, ReadFile, Setup};
 use crate::spec::StagedFolder;
 use crate::sys;
-use crate::view::{self, LateMount, NODEV, NOEXEC, NOSUID, RDONLY};
 use nix::fcntl::{AT_FDCWD, OFlag};
 use nix::mount::{MntFlags, umount2};
 use nix::sys::stat::{UtimensatFlags, utimensat};
@@ -323,8 +323,8 @@ impl Scratch {
         let size = (text.len() as u64 + MIB).to_string();
         let mode = "0755".to_owned();
         let root = sys::tmpfs(&[("size", size), ("mode", mode)], NOSUID | NODEV)?;
-        let kept = view::text(Path::new(view::KEPT_MOUNTS));
-        sys::move_mount(root.as_fd(), &kept)?;
+        let mounts = view::text(Path::new(view::KEPT_MOUNTS));
+        sys::move_mount(root.as_fd(), &mounts)?;
         let place = Path::new(view::KEPT_MOUNTS).join("script");
         fs::write(&place, text)?;
         if self.identity.pooled {
@@ -341,7 +341,7 @@ impl Scratch {
         )?;
         let bound = sys::open_tree(files::handle(&place)?.as_fd(), c"", false)?;
         sys::mount_setattr(bound.as_fd(), false, RDONLY, 0, None)?;
-        umount2(&*kept, MntFlags::MNT_DETACH)?;
+        umount2(&*mounts, MntFlags::MNT_DETACH)?;
         Ok(bound)
     }
 
@@ -375,7 +375,7 @@ impl Scratch {
         }
         self.staged
             .iter()
-            .map(|p: &PathBuf| {
+            .map(|p| {
                 files::open_at(AT_FDCWD, p, OFlag::O_DIRECTORY).map_err(problem("a staged folder"))
             })
             .collect()

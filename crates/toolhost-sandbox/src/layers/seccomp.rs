@@ -14,7 +14,8 @@ pub mod recorded;
 use crate::plan::{Plan, Step};
 use Rule::{Allow, Case, Errno};
 use Test::{AnyOf, Between, In};
-use bpf::{DenyAction, HIGH, Insn, Rule, Test};
+use bpf::{DenyAction, EPERM, HIGH, Insn, Rule, Test};
+use networked::{NO_OPTION, SOCKET_OPTIONS};
 use nix::libc;
 use std::collections::BTreeMap;
 use std::os::fd::RawFd;
@@ -23,7 +24,6 @@ use syscalls::Sysno;
 #[cfg(not(target_arch = "x86_64"))]
 compile_error!("the seccomp list is written for x86_64 only; see docs/SECURITY.md");
 
-const EPERM: u32 = libc::EPERM as u32;
 const ENOSYS: u32 = libc::ENOSYS as u32;
 const EINVAL: u32 = libc::EINVAL as u32;
 const SET_ID_BITS: u32 = 0o6000;
@@ -177,24 +177,22 @@ const DEVICE: &[Test] = &[
     In(&[
         libc::TIOCGWINSZ as u32,
         libc::FIONREAD as u32,
-        libc::FIONBIO as u32,
         0x802C_542A, // TCGETS2
         0x4004_9409, // FICLONE
         0x4020_940D, // FICLONERANGE
     ]),
 ];
+/// Output stays blocking: what a program printed before it ended itself reaches its reader. A
+/// program that asks for another mode of stdout or stderr is answered success.
+const MODE: (&[Test], Rule) = (
+    &[In(&[libc::FIONBIO as u32])],
+    Case(0, &[(&[In(&[1, 2])], Errno(0))], &Allow),
+);
 /// Characters pushed into somebody's input: TIOCSTI, TIOCLINUX, TIOCSETD.
 const TERMINALS: &[Test] = &[In(&[libc::TIOCSTI as u32, 0x541C, 0x5423])];
 /// Not in the list: filters (SO_ATTACH_FILTER and its like), which are memory of the kernel that is
 /// not counted.
 const SOCKET: Rule = Case(2, &[(SOCKET_OPTIONS, Allow)], &NO_OPTION);
-/// SO_REUSEADDR, SO_TYPE, SO_ERROR; SO_SNDBUF … SO_KEEPALIVE; SO_LINGER; SO_PASSCRED and
-/// SO_PEERCRED; SO_RCVTIMEO and SO_SNDTIMEO; SO_ACCEPTCONN; SO_PROTOCOL and SO_DOMAIN.
-const SOCKET_OPTIONS: &[Test] = &[
-    Between(2, 4),
-    Between(7, 9),
-    In(&[13, 16, 17, 20, 21, 30, 38, 39]),
-];
 /// `SOCKET` without SO_SNDBUF.
 const USUAL_SOCKET: Rule = Case(
     2,
@@ -208,7 +206,6 @@ const USUAL_SOCKET: Rule = Case(
     )],
     &NO_OPTION,
 );
-const NO_OPTION: Rule = Errno(libc::ENOPROTOOPT as u32);
 const SOCKET_LEVEL: Rule = Case(
     1,
     &[(&[In(&[libc::SOL_SOCKET as u32])], SOCKET)],
@@ -307,7 +304,7 @@ const RULES: &[(i64, Rule)] = &[
         libc::SYS_ioctl,
         Case(
             1,
-            &[(DEVICE, Allow), (TERMINALS, Errno(EPERM))],
+            &[MODE, (DEVICE, Allow), (TERMINALS, Errno(EPERM))],
             &Errno(libc::ENOTTY as u32),
         ),
     ),
@@ -430,20 +427,33 @@ const NOTHING_LIVE: &[(i64, Rule)] = &[(libc::SYS_link, Allow), (libc::SYS_linka
 /// (posix_fallocate(3)).
 const LIVE: &[(i64, Rule)] = &[(libc::SYS_fallocate, Errno(libc::EOPNOTSUPP as u32))];
 
-/// The rule of each number that has one. `sampled`: no cgroup counts memory; `live`: some folder is
-/// written live; `networked`: hosts are granted.
-fn rules(sampled: bool, live: bool, networked: bool) -> BTreeMap<i64, Rule> {
+/// What a call has that changes the rules.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Variant {
+    /// No cgroup counts memory.
+    pub sampled: bool,
+    /// Some folder is written live.
+    pub live: bool,
+    /// Hosts are granted.
+    pub networked: bool,
+}
+
+/// The rule of each number that has one.
+fn rules(variant: Variant) -> BTreeMap<i64, Rule> {
     let plain = [
         (ALLOWED, Allow),
         (FORBIDDEN, Errno(EPERM)),
         (MISSING, Errno(ENOSYS)),
-    ];
-    let plain = plain
-        .into_iter()
-        .flat_map(|(numbers, rule)| numbers.iter().map(move |number| (*number, rule)));
-    let more = if sampled { SAMPLED } else { &[] };
-    let writing = if live { LIVE } else { NOTHING_LIVE };
-    let sockets = if networked { networked::RULES } else { &[] };
+    ]
+    .into_iter()
+    .flat_map(|(numbers, rule)| numbers.iter().map(move |number| (*number, rule)));
+    let more = if variant.sampled { SAMPLED } else { &[] };
+    let writing = if variant.live { LIVE } else { NOTHING_LIVE };
+    let sockets = if variant.networked {
+        networked::RULES
+    } else {
+        &[]
+    };
     // Later ones win.
     plain
         .chain(
@@ -480,8 +490,8 @@ fn runs(rules: &BTreeMap<i64, Rule>) -> Vec<(u32, Rule)> {
 }
 
 /// The whole filter.
-pub fn program(sampled: bool, live: bool, networked: bool) -> Vec<Insn> {
-    bpf::compile(&runs(&rules(sampled, live, networked)), DenyAction::Errno)
+pub fn program(variant: Variant) -> Vec<Insn> {
+    bpf::compile(&runs(&rules(variant)), DenyAction::Errno)
 }
 
 /// Last before execve: nothing after it needs a refused call.
@@ -503,8 +513,12 @@ mod tests {
 
     const NEWEST: u32 = 500;
 
-    fn variants() -> impl Iterator<Item = (bool, bool, bool)> {
-        (0..8).map(|n| (n & 1 > 0, n & 2 > 0, n & 4 > 0))
+    fn variants() -> impl Iterator<Item = Variant> {
+        (0..8).map(|n| Variant {
+            sampled: n & 1 > 0,
+            live: n & 2 > 0,
+            networked: n & 4 > 0,
+        })
     }
 
     /// Runs the program on one call, as the kernel would.
@@ -566,13 +580,11 @@ mod tests {
 
     #[test]
     fn the_program_says_what_the_lists_say_for_every_number() {
-        for (sampled, live, networked) in variants() {
+        for variant in variants() {
             // (A jump that is cut off leads elsewhere.)
-            let (program, rules) = (
-                program(sampled, live, networked),
-                rules(sampled, live, networked),
-            );
-            let recorded = recorded::Recorded::new(sampled, live, networked);
+            let program = program(variant);
+            let rules = rules(variant);
+            let recorded = recorded::Recorded::new(variant);
             let listened = recorded.program();
             for nr in 0..=NEWEST {
                 let rule = &rule_of(&rules, nr);
@@ -586,11 +598,7 @@ mod tests {
                             [second, second, *first, *first, 9, 9],
                         ] {
                             let got = verdict(&program, AUDIT_ARCH_X86_64, nr, args);
-                            assert_eq!(
-                                got,
-                                expected(rule, args),
-                                "{nr} {args:?} sampled {sampled}"
-                            );
+                            assert_eq!(got, expected(rule, args), "{nr} {args:?} {variant:?}");
                             // The listener hears all that is refused and all that names a file, and
                             // nothing else.
                             let told = verdict(&listened, AUDIT_ARCH_X86_64, nr, args);
@@ -674,7 +682,9 @@ mod tests {
                 [0, 0xC050_6617, 0, 0, 0, 0],
                 errno(libc::ENOTTY),
             ), // FS_IOC_ADD_ENCRYPTION_KEY
-            (libc::SYS_clone, [0x80, 0, 0, 0, 0, 0], errno(libc::EPERM)),  // CLONE_NEWTIME
+            (libc::SYS_ioctl, [1, 0x5421, 0, 0, 0, 0], RET_ERRNO),         // FIONBIO
+            (libc::SYS_ioctl, [3, 0x5421, 0, 0, 0, 0], RET_ALLOW),
+            (libc::SYS_clone, [0x80, 0, 0, 0, 0, 0], errno(libc::EPERM)), // CLONE_NEWTIME
             (
                 libc::SYS_clone,
                 [0x1_0900, 0, 0, 0, 0, 0],
@@ -723,8 +733,9 @@ mod tests {
     #[test]
     fn only_the_operations_on_the_lists() {
         let errno = |errno: i32| RET_ERRNO | errno as u32;
-        for (sampled, live, networked) in variants() {
-            let program = program(sampled, live, networked);
+        for variant in variants() {
+            let program = program(variant);
+            let Variant { live, .. } = variant;
             let link = if live { errno(libc::EPERM) } else { RET_ALLOW };
             assert_eq!(
                 verdict(&program, AUDIT_ARCH_X86_64, libc::SYS_linkat as u32, [0; 6]),
@@ -897,8 +908,12 @@ mod tests {
             .iter()
             .flat_map(|(level, names)| names.iter().map(|name| option(set, *level, *name, none)));
         cases.extend(each);
-        for (sampled, live, _) in variants() {
-            let (with, without) = (program(sampled, live, true), program(sampled, live, false));
+        for variant in variants().filter(|variant| !variant.networked) {
+            let without = program(variant);
+            let with = program(Variant {
+                networked: true,
+                ..variant
+            });
             for (number, args, wanted) in &cases {
                 let got = verdict(&with, AUDIT_ARCH_X86_64, *number as u32, *args);
                 assert_eq!(got, *wanted, "{number} {args:?}");

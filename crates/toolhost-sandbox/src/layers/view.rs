@@ -7,8 +7,8 @@
 use crate::base_view::{
     DEVICE_LINKS, EMPTY_FOLDERS, MADE_ETC, PROC, SCRATCH, SYSTEM_ETC, SYSTEM_FOLDERS, devices,
 };
-use crate::idmap::Users;
-use crate::landlock::Right;
+use crate::child::idmap::Users;
+use crate::layers::landlock::Right;
 use crate::plan::{Plan, Step};
 use crate::protocol::{Identity, Problem, ProblemKind, Setup};
 use crate::spec::{Access, Mount};
@@ -192,17 +192,11 @@ pub fn raise(base: Base, setup: &Setup) -> Result<View, Problem> {
     for wanted in &setup.spec.mounts {
         planned.push(plan_grant(wanted, &mut users)?);
     }
-    planned.extend(
-        setup
-            .spec
-            .links
-            .iter()
-            .map(|(at, target): &(PathBuf, PathBuf)| Planned {
-                at: at.clone(),
-                piece: Piece::Link(target.clone()),
-                right: Right::List,
-            }),
-    );
+    planned.extend(setup.spec.links.iter().map(|(at, target)| Planned {
+        at: at.clone(),
+        piece: Piece::Link(target.clone()),
+        right: Right::List,
+    }));
     // Parents before what lies below them.
     planned.sort_by(|a, b| a.at.cmp(&b.at));
     let root = sys::tmpfs(
@@ -235,9 +229,10 @@ fn plan_root(planned: &mut Vec<Planned>, path: &Path) -> Result<(), Problem> {
         return Ok(());
     };
     // A folder above that is already planned shows this path too.
-    if planned.iter().any(|p: &Planned| {
-        matches!(p.piece, Piece::Bound { folder: true, .. }) && path.starts_with(&p.at)
-    }) {
+    if planned
+        .iter()
+        .any(|p| matches!(p.piece, Piece::Bound { folder: true, .. }) && path.starts_with(&p.at))
+    {
         return Ok(());
     }
     let piece = if meta.is_symlink() && path != Path::new("/etc/localtime") {
@@ -272,8 +267,8 @@ fn bind(path: &Path, recursive: bool, attributes: u64) -> Result<OwnedFd, Proble
 /// below it).
 fn plan_grant(wanted: &Mount, users: &mut Users) -> Result<Planned, Problem> {
     let name = wanted.path.display();
-    let opened = files::without_links(&wanted.path, OFlag::O_PATH);
-    let file = opened.map_err(Problem::of_path("view", format!("opening {name}")))?;
+    let file = files::without_links(&wanted.path, OFlag::O_PATH)
+        .map_err(Problem::of_path("view", format!("opening {name}")))?;
     let stat = fstat(&file).map_err(problem(format!("looking at {name}")))?;
     if (stat.st_dev, stat.st_ino) != (wanted.device, wanted.inode) {
         let what = format!("{name} changed since it was checked");
@@ -417,7 +412,7 @@ fn assemble(setup: &Setup, planned: Vec<Planned>) -> Result<View, Problem> {
 
 /// A synthetic /etc (which shows no account or host of this machine), /dev links, and our shims.
 fn write_files(setup: &Setup, inside: &dyn Fn(&Path) -> PathBuf) -> Result<(), Problem> {
-    let id = crate::identity::GUEST;
+    let id = crate::layers::identity::GUEST;
     // In the order of `MADE_ETC`.
     let texts = [
         format!("tool:x:{id}:{id}:tool:/tmp:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n"),
@@ -443,7 +438,7 @@ fn write_files(setup: &Setup, inside: &dyn Fn(&Path) -> PathBuf) -> Result<(), P
 
 /// The stub, without a search list: the tool asks for the names it was given, and no others.
 fn name_server(setup: &Setup) -> String {
-    let stub = crate::network::STUB;
+    let stub = crate::layers::network::STUB;
     setup.spec.network.as_ref().map_or_else(String::new, |_| {
         format!("nameserver {stub}\noptions ndots:1 timeout:2 attempts:2\n")
     })

@@ -4,8 +4,7 @@
 //! before Landlock sees the destination. Only the options that clients set are allowed. The layers
 //! `network` and `landlock` decide what a socket reaches.
 
-use super::bpf::{Rule, Test};
-use super::{EPERM, NO_OPTION};
+use super::bpf::{EPERM, Rule, Test};
 use Rule::{Allow, Case, Errno};
 use Test::{AnyOf, Between, In};
 use nix::libc;
@@ -65,7 +64,14 @@ const BUFFERS: (&[Test], Rule) = (
     &[In(&[libc::SO_SNDBUF as u32, libc::SO_RCVBUF as u32])],
     Errno(0),
 );
-const SOCKET: &[Test] = super::SOCKET_OPTIONS;
+/// SO_REUSEADDR, SO_TYPE, SO_ERROR; SO_SNDBUF … SO_KEEPALIVE; SO_LINGER; SO_PASSCRED and
+/// SO_PEERCRED; SO_RCVTIMEO and SO_SNDTIMEO; SO_ACCEPTCONN; SO_PROTOCOL and SO_DOMAIN.
+pub const SOCKET_OPTIONS: &[Test] = &[
+    Between(2, 4),
+    Between(7, 9),
+    In(&[13, 16, 17, 20, 21, 30, 38, 39]),
+];
+pub const NO_OPTION: Rule = Errno(libc::ENOPROTOOPT as u32);
 /// TCP_NODELAY; TCP_CORK … TCP_KEEPCNT; TCP_QUICKACK; TCP_USER_TIMEOUT; TCP_NOTSENT_LOWAT. Not in
 /// the list: other code of the kernel for a socket (TCP_ULP, TCP_CONGESTION), keys, repair, data
 /// with the first packet.
@@ -85,7 +91,7 @@ const SET: Rule = Case(
     &[
         (
             SOCKET_LEVEL,
-            Case(2, &[BUFFERS, (SOCKET, Allow)], &NO_OPTION),
+            Case(2, &[BUFFERS, (SOCKET_OPTIONS, Allow)], &NO_OPTION),
         ),
         (
             &[In(&[libc::IPPROTO_TCP as u32])],
@@ -105,7 +111,10 @@ const SET: Rule = Case(
 const GET: Rule = Case(
     1,
     &[
-        (SOCKET_LEVEL, Case(2, &[(SOCKET, Allow)], &NO_OPTION)),
+        (
+            SOCKET_LEVEL,
+            Case(2, &[(SOCKET_OPTIONS, Allow)], &NO_OPTION),
+        ),
         (
             &[In(&[libc::IPPROTO_TCP as u32])],
             Case(2, &[(TCP, Allow), (TCP_FACTS, Allow)], &NO_OPTION),

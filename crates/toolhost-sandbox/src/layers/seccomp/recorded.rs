@@ -116,19 +116,16 @@ pub fn named(number: u32) -> &'static [PathArgument] {
 
 /// The name of a system call.
 pub fn name(number: u32) -> String {
-    let known = syscalls::Sysno::new(number as usize);
-    known.map_or_else(
-        || format!("number {number}"),
-        |known| known.name().to_owned(),
-    )
+    let call = syscalls::Sysno::new(number as usize);
+    call.map_or_else(|| format!("number {number}"), |call| call.name().to_owned())
 }
 
 /// The rules of one shape, for the kernel and for the listener.
 pub struct Recorded(BTreeMap<i64, Rule>);
 
 impl Recorded {
-    pub fn new(sampled: bool, live: bool, networked: bool) -> Recorded {
-        Recorded(super::rules(sampled, live, networked))
+    pub fn new(variant: super::Variant) -> Recorded {
+        Recorded(super::rules(variant))
     }
 
     pub fn program(&self) -> Vec<Insn> {

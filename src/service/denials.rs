@@ -408,7 +408,7 @@ pub(super) fn hints(
          the handler of its manifest, its function NAME gets them."
             .to_owned()
     });
-    let anyone = [self::words(traffic), said, package, arguments]
+    let anyone = [self::words(traffic), said, package]
         .into_iter()
         .flatten()
         .reduce(join);
@@ -417,7 +417,7 @@ pub(super) fn hints(
     } else {
         &spoken_of
     });
-    let person = [network_hints(traffic, denials), requests]
+    let person = [network_hints(traffic, denials), requests, arguments]
         .into_iter()
         .flatten()
         .reduce(join);

@@ -101,7 +101,7 @@ fn usage_errors_are_the_callers_and_serve_will_not_take_the_current_folder_for_a
     assert!(code == 0 && out.contains("call") && out.contains("serve"));
     for (verb, words) in [
         (["serve", "--stdio"], "--root"),
-        (["call", "a:b"], "there is no folder of tools"),
+        (["call", "a:b"], "no manifest in or below"),
     ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_toolhost"));
         command

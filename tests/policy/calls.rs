@@ -82,7 +82,7 @@ fn a_call_may_ask_for_time_up_to_the_ceiling_only() {
         "{}",
         fault.message
     );
-    // Without a request of the manifest a call has the default, also where the policy allows more.
+    // Without a request of the manifest a call has what the policy says.
     let decision = decide(
         &tool("demo:one"),
         &ruled(&policy_text(
@@ -93,7 +93,7 @@ fn a_call_may_ask_for_time_up_to_the_ceiling_only() {
     );
     assert_eq!(
         [None, Some(50_000), Some(90_000)].map(|it| time(&decision, it).unwrap()),
-        [30_000, 50_000, 60_000]
+        [60_000, 50_000, 60_000]
     );
 }
 

@@ -1,9 +1,9 @@
-//! What interpreters load before a script. The guard: where tools write below what a call reads,
-//! its interpreter loads no code from there. And for Bun, what makes its output blocking.
+//! The guard: what a call starts with where tools write below what it reads. Its interpreter loads
+//! no code from there.
 //!
-//! The guard protects a tool from its neighbours, not the host from the tool, so it is not a layer.
-//! Python finds it by a virtual environment, so that children and worker processes have it, too;
-//! Node and Bun preload it.
+//! It protects a tool from its neighbours, not the host from the tool, so it is not a layer. Python
+//! finds it by a virtual environment, so that children and worker processes have it, too; Node and
+//! Bun preload it.
 
 use super::binary::small_text;
 use crate::manifest::Language;
@@ -24,8 +24,6 @@ pub struct Guard {
 const NODE: &str = "--require=/.toolhost/guard.cjs";
 /// A file without an ending is text: Bun asks no plugin about it.
 const BUN: &str = "--preload=/.toolhost/guard.cjs --loader=:text";
-/// Makes what Bun prints blocking. (Node prints so, because `seccomp` lets it do nothing else.)
-const BUN_OUTPUT: &str = "--preload=/.toolhost/output.mjs";
 /// The programs of the virtual environment.
 const BIN: &str = "/.toolhost/python/bin";
 
@@ -58,10 +56,6 @@ pub fn guard(shape: &Shape) -> Guard {
     let Program::Path(program) = &shape.runtime.program else {
         return guard;
     };
-    if shape.runtime.language == Language::Bun {
-        guard.file("output.mjs", include_str!("shims/output.mjs"));
-        guard.arguments.push(BUN_OUTPUT);
-    }
     if shape.written.is_empty() {
         return guard;
     }

@@ -77,7 +77,7 @@ pub fn check(
     if groups.is_empty() {
         return Ok(());
     }
-    let runtime = process::runtime_of_one_call()?;
+    let runtime = process::single_threaded_runtime()?;
     for group in groups.into_values() {
         let sources: Vec<&Source> = group.iter().map(|script| &script.source).collect();
         let input = serde_json::to_vec(&sources)?;

@@ -201,6 +201,9 @@ impl WritablePaths {
     /// The places above and below a folder, itself included, each with the path by which it is
     /// reached from there. The cost grows with the number of places found.
     pub fn around(&self, folder: &Path) -> Vec<WritablePath> {
+        if self.paths.is_empty() {
+            return Vec::new();
+        }
         let (mounts, places) = self.by_place();
         let own = mounts.place(folder);
         let above = own

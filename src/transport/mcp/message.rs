@@ -2,8 +2,9 @@
 //! is read strictly and bounded before rmcp sees it.
 
 use crate::base::json::{self, Text};
-use rmcp::model::{ErrorCode, ErrorData, JsonRpcMessage, RequestId};
+use rmcp::model::{CallToolRequest, ErrorCode, ErrorData, JsonRpcMessage, RequestId};
 use rmcp::service::{RoleServer, RxJsonRpcMessage, TxJsonRpcMessage};
+use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::io;
 
@@ -107,7 +108,7 @@ pub fn read(line: &[u8]) -> Result<Option<Received>, ErrorReply> {
     let whole = whole
         .and_then(|_| json::compact(text.as_bytes()).ok())
         .filter(|whole: &Text| json::weight(whole.as_str()) <= MAX_TREE_BYTES);
-    match serde_json::from_value(value) {
+    match call_of(&value, id.as_ref()).map_or_else(|| serde_json::from_value(value), Ok) {
         Ok(message) => Ok(Some(Received {
             small: whole.unwrap_or(rest),
             message,
@@ -117,6 +118,17 @@ pub fn read(line: &[u8]) -> Result<Option<Received>, ErrorReply> {
         Err(_) if id.is_none() && has_method => Ok(None),
         Err(_) => Err(invalid("Not a message of this protocol.", id)),
     }
+}
+
+/// The message, if it is a call as most are written. rmcp tries every kind of request in turn, which
+/// takes longer than to read the rest.
+fn call_of(value: &Value, id: Option<&RequestId>) -> Option<RxJsonRpcMessage<RoleServer>> {
+    let members = value.as_object().filter(|members| members.len() == 4)?;
+    if members.get("jsonrpc")? != "2.0" || members.get("method")? != CALL {
+        return None;
+    }
+    let call = CallToolRequest::deserialize(value).ok()?;
+    Some(JsonRpcMessage::request(call.into(), id?.clone()))
 }
 
 /// The id of a message, also where the line is broken elsewhere.

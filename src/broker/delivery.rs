@@ -51,8 +51,8 @@ impl Trace {
 
     /// The properties that are present, each with its name.
     pub(super) fn texts(&self) -> impl Iterator<Item = (&'static str, &str)> {
-        [("traceparent", &self.parent), ("tracestate", &self.state)]
-            .into_iter()
+        let both = [("traceparent", &self.parent), ("tracestate", &self.state)];
+        both.into_iter()
             .filter_map(|(name, text)| Some((name, text.as_deref()?)))
     }
 }

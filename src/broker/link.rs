@@ -72,7 +72,7 @@ impl Link {
         let (sender, standing) = watch::channel(LinkStatus { state, out: None });
         let stop = CancellationToken::new();
         let end = CancellationToken::new();
-        let connector = Connector {
+        let kept = Connector {
             terms,
             source,
             to,
@@ -83,7 +83,7 @@ impl Link {
         tokio::spawn(async move {
             tokio::select! {
                 () = until.cancelled() => {}
-                () = connector.up(deliveries) => {}
+                () = kept.up(deliveries) => {}
             }
         });
         (

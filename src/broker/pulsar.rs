@@ -140,14 +140,18 @@ impl Incoming for Messages {
             let properties = &message.payload.metadata.properties;
             let property = |name: &str| properties.iter().find(|property| property.key == name);
             let text = |name: &str| property(name).map(|property| property.value.clone());
+            let id = text(ID).unwrap_or_default().into_bytes();
+            let trace = Trace::new(text);
+            let body = message.payload.data;
+            let broken = CancellationToken::new();
             Some(Ok(Delivery {
-                id: text(ID).unwrap_or_default().into_bytes(),
-                body: message.payload.data,
+                id,
+                body,
                 redelivered: false,
                 attempt: 0,
-                trace: Trace::new(text),
+                trace,
                 hold: None,
-                broken: CancellationToken::new(),
+                broken,
             }))
         })
     }

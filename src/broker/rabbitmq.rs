@@ -128,6 +128,7 @@ async fn made(
             FieldTable::default(),
         )
         .await?;
+    let shared = matches!(source, Subscription::Shared { .. });
     let way = Arc::new(Publisher {
         connection,
         channel: out,
@@ -137,7 +138,7 @@ async fn made(
         Box::new(Messages {
             consumer,
             channel,
-            shared: matches!(source, Subscription::Shared { .. }),
+            shared,
             queue: queue.into(),
             way: way.clone(),
         }),
@@ -192,10 +193,12 @@ impl Incoming for Messages {
                 _ => None,
             });
             let hold: Option<Box<dyn Hold>> = if self.shared {
+                let queue = self.queue.clone();
+                let way = self.way.clone();
                 Some(Box::new(UnackedDelivery {
                     acker: message.acker,
-                    queue: self.queue.clone(),
-                    way: self.way.clone(),
+                    queue,
+                    way,
                 }))
             } else {
                 if let Err(why) = message.acker.ack(BasicAckOptions::default()).await {

@@ -100,10 +100,11 @@ pub async fn serve(
 }
 
 async fn answer(replies: &Arc<Replies>, delivery: Delivery, service: Arc<impl ToolService>) {
+    let failed = AtomicBool::new(false);
     let stream = Arc::new(ReplyStream {
         replies: replies.clone(),
         id: delivery.id.clone(),
-        failed: AtomicBool::new(false),
+        failed,
     });
     let reply = match parse_request(&delivery.body) {
         // Two kinds of message get no reply: one that is a reply itself, and one whose id is too

@@ -115,9 +115,8 @@ impl Terms {
         let vhost = match (kind, uri.path()) {
             (_, "" | "/") => "/".to_owned(),
             (BrokerKind::RabbitMq, path) if !path[1..].contains('/') => {
-                percent_decode_str(&path[1..])
-                    .decode_utf8()
-                    .map_err(|_| "the virtual host is not UTF-8".to_owned())?
+                let name = percent_decode_str(&path[1..]).decode_utf8();
+                name.map_err(|_| "the virtual host is not UTF-8".to_owned())?
                     .into_owned()
             }
             _ => {
@@ -247,10 +246,9 @@ impl Topic {
         let (Some(space), Some(class), Some(name)) = parts else {
             return Err(format!("a topic has three parts: {shape}"));
         };
-        if ![space, class, name]
-            .into_iter()
-            .all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_graphic() && b != b'/'))
-            || text.len() > MAX_TOPIC_BYTES
+        if ![space, class, name].into_iter().all(|part: &str| {
+            !part.is_empty() && part.bytes().all(|b| b.is_ascii_graphic() && b != b'/')
+        }) || text.len() > MAX_TOPIC_BYTES
         {
             return Err(format!(
                 "no part may be empty; plain characters, at most {MAX_TOPIC_BYTES} in all: {shape}"

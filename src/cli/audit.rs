@@ -160,8 +160,8 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     let tool = known
         .snapshot
         .find(reference)
-        .inspect_err(|_| unheard(settings))
-        .map_err(|fault| Refusal::from_fault(&fault))?;
+        .inspect_err(|_| unheard(settings));
+    let tool = tool.map_err(|fault| Refusal::from_fault(&fault))?;
     if args.probe {
         return probe(settings, &known, &tool, args.json);
     }
@@ -220,7 +220,8 @@ fn answer_who_can(
     let tool = question
         .strip_prefix("call:")
         .map(|tool| known.snapshot.find(tool))
-        .transpose()
+        .transpose();
+    let tool = tool
         .map_err(|fault| Refusal::from_fault(&fault))?
         .filter(|_| question.contains('@'));
     let question = &tool.map_or(question.to_owned(), |tool| {
@@ -289,13 +290,13 @@ fn summary(report: &Value) -> String {
             .filter(move |ask| ask["what"] == kind)
             .filter_map(effective)
     };
-    let capabilities = asks
-        .iter()
-        .filter(|ask: &&Value| {
-            ask["what"] == "capability" && !word(&ask["asked"]).starts_with("secret:")
-        })
+    let capabilities = asks.iter().filter(|ask: &&Value| {
+        ask["what"] == "capability" && !word(&ask["asked"]).starts_with("secret:")
+    });
+    let capabilities = capabilities
         .filter_map(|ask| Some(format!("{}: {}", word(&ask["asked"]), effective(ask)?)));
-    let secrets = list(&report["secrets"]).iter().map(|it| {
+    let secrets = list(&report["secrets"]).iter();
+    let secrets = secrets.map(|it| {
         format!(
             "{}: {}, from {}",
             word(&it["name"]),
@@ -303,24 +304,23 @@ fn summary(report: &Value) -> String {
             word(&it["from"])
         )
     });
-    let risks = list(&report["highRisks"]).iter().map(|risk| {
+    let risks = list(&report["highRisks"]).iter();
+    let risks = risks.map(|risk| {
         format!(
             "high risk: `{}`: {}",
             word(&risk["host"]),
             word(&risk["why"])
         )
     });
-    let denied = asks
-        .iter()
-        .filter(|ask| ask["allowed"] == false)
-        .map(|ask| {
-            format!(
-                "{} {}: {}",
-                word(&ask["what"]),
-                word(&ask["asked"]),
-                word(&ask["reason"])
-            )
-        });
+    let denied = asks.iter().filter(|ask| ask["allowed"] == false);
+    let denied = denied.map(|ask| {
+        format!(
+            "{} {}: {}",
+            word(&ask["what"]),
+            word(&ask["asked"]),
+            word(&ask["reason"])
+        )
+    });
     let fault = report["refused"]["person"]
         .as_str()
         .into_iter()
@@ -417,10 +417,11 @@ fn limits<'r>(all: impl Iterator<Item = &'r Value>) -> Vec<String> {
 
 /// Who may call the tool, and whether a person agrees to each call.
 fn callers(report: &Value) -> Vec<String> {
-    let mut parts: Vec<String> = report["callers"]
+    let named = report["callers"]
         .as_array()
-        .map(|all| all.iter().map(|caller| word(&caller["name"])).collect())
-        .unwrap_or_else(|| vec![policy::CallerGrant::anybody().text()]);
+        .map(|all| all.iter().map(|caller| word(&caller["name"])).collect());
+    let mut parts: Vec<String> =
+        named.unwrap_or_else(|| vec![policy::CallerGrant::anybody().text()]);
     for confirm in list(&report["confirm"]) {
         let by_client = confirm["byClient"].as_str();
         let by_client =
@@ -543,11 +544,9 @@ fn all(known: &host::Tools, json: bool, out: &mut dyn Write) -> io::Result<()> {
 /// What one tool may touch, in a few words.
 fn row(entry: &Value) -> Value {
     let granted = |kind: &str| {
-        list(&entry["asks"])
-            .iter()
-            .filter(|ask| ask["what"] == kind && ask["effective"].is_string())
-            .filter_map(|ask| ask["asked"].as_str())
-            .collect()
+        let asks = list(&entry["asks"]).iter();
+        let granted = asks.filter(|ask| ask["what"] == kind && ask["effective"].is_string());
+        granted.filter_map(|ask| ask["asked"].as_str()).collect()
     };
     let secrets = list(&entry["secrets"]).iter();
     let refused = &entry["refused"];
@@ -638,9 +637,8 @@ fn pretty(value: &Value) -> String {
 
 /// A past call, by the record and the confinement that were kept of it.
 fn past_call(settings: &Settings, id: &str, json: bool) -> anyhow::Result<ExitCode> {
-    let recalled = host::audit_log(settings)?
-        .recall(id)
-        .map_err(|why| Refusal::new(Exit::Caller, text::printable(&why)))?;
+    let recalled = host::audit_log(settings)?.recall(id);
+    let recalled = recalled.map_err(|why| Refusal::new(Exit::Caller, text::printable(&why)))?;
     let record = recalled.record;
     let confinement = recalled.confinement;
     let touched = match &confinement {

@@ -439,8 +439,8 @@ pub(super) fn background(report: &Report, live: &[String]) -> String {
 fn render_verbose(verbose: &Verbose, out: &mut String) {
     words::line(out, "command", &verbose.command);
     for (name, text) in [("stdin", &verbose.stdin), ("stdout", &verbose.stdout)] {
-        text.lines()
-            .chain(text.is_empty().then_some("nothing"))
+        let lines = text.lines().chain(text.is_empty().then_some("nothing"));
+        lines
             .enumerate()
             .for_each(|(at, line)| words::line(out, if at == 0 { name } else { "" }, line));
     }

@@ -57,20 +57,19 @@ fn look(
     stricter: Option<Schema>,
 ) -> Found {
     let Settings { tools, scripts, .. } = settings;
-    let targets: Vec<PathBuf> = paths
+    let wanted: Vec<PathBuf> = paths
         .iter()
         .map(|path| path.canonicalize().unwrap_or_else(|_| path.clone()))
         .collect();
-    let own_folders: Vec<PathBuf> = tools
+    let known: Vec<PathBuf> = tools
         .iter()
         .chain(scripts)
         .filter_map(|folder| folder.canonicalize().ok())
         .collect();
-    let (folders, alone): (Vec<_>, Vec<_>) = targets
+    let elsewhere = wanted
         .iter()
-        .filter(|path| !own_folders.iter().any(|folder| path.starts_with(folder)))
-        .cloned()
-        .partition(|path| path.is_dir());
+        .filter(|path| !known.iter().any(|folder| path.starts_with(folder)));
+    let (folders, alone): (Vec<_>, Vec<_>) = elsewhere.cloned().partition(|path| path.is_dir());
     let folders = [tools.clone(), folders].concat();
     let alone = alone
         .into_iter()
@@ -105,7 +104,7 @@ fn look(
             scripts,
         };
     }
-    for (index, (path, given)) in targets.iter().zip(paths).enumerate() {
+    for (index, (path, given)) in wanted.iter().zip(paths).enumerate() {
         let below: Vec<_> = reports
             .iter()
             .filter(|report| report.path.starts_with(path))
@@ -124,7 +123,7 @@ fn look(
         }
         // A path given twice, or inside another one: each file is reported once.
         files.extend(below.into_iter().filter(|file| {
-            !targets[..index]
+            !wanted[..index]
                 .iter()
                 .any(|earlier| file.path.starts_with(earlier))
         }));
@@ -144,11 +143,15 @@ fn unreadable(path: PathBuf, why: String) -> File {
 }
 
 pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
-    let (policy_paths, paths) = args.paths.iter().cloned().partition::<Vec<_>, _>(|path| {
-        path.file_name()
-            .and_then(|name| name.to_str())
-            .is_some_and(policy::is_policy_file)
-    });
+    let (policy_paths, paths) =
+        args.paths
+            .iter()
+            .cloned()
+            .partition::<Vec<_>, _>(|path: &PathBuf| {
+                path.file_name()
+                    .and_then(|name| name.to_str())
+                    .is_some_and(policy::is_policy_file)
+            });
     // Policies that cannot be used are reported with the files. Then `check` does not know what
     // they would forbid.
     let launchers = host::launchers(settings)?;
@@ -185,7 +188,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     let configured = settings
         .policies
         .iter()
-        .filter(|all| {
+        .filter(|all: &&PathBuf| {
             args.paths.is_empty()
                 || paths.iter().any(|path| real(all).starts_with(real(path)))
                 || policy_paths.iter().any(|path| lies_in(path, all))
@@ -200,11 +203,8 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         .filter(|path| !settings.policies.iter().any(|all| lies_in(path, all)))
         .cloned();
     let mut seen = BTreeSet::new();
-    let mut policies: Vec<PathBuf> = configured
-        .chain(holding)
-        .chain(single)
-        .filter(|path| seen.insert(real(path)))
-        .collect();
+    let all = configured.chain(holding).chain(single);
+    let mut policies: Vec<PathBuf> = all.filter(|path| seen.insert(real(path))).collect();
     // A folder of policies comes before its files, so that conflicts between files are found and
     // each is reported once.
     policies.sort_by_key(|path| !path.is_dir());
@@ -275,7 +275,7 @@ fn strict(files: &mut [File]) {
         for problem in file
             .problems
             .iter_mut()
-            .filter(|p| p.severity != Severity::Note || p.code == Code::Syntax)
+            .filter(|p: &&mut Problem| p.severity != Severity::Note || p.code == Code::Syntax)
         {
             problem.severity = Severity::Error;
             file.status = registry::Status::Skipped;

@@ -210,8 +210,9 @@ async fn lock(
     );
     let more = packages.len().saturating_sub(SHOWN);
     lines.extend((more > 0).then(|| format!("  and {more} more")));
+    let json = json!({"tool": need.tool, "lock": path, "packages": packages});
     Ok(VerbOutput {
-        json: json!({"tool": need.tool, "lock": path, "packages": packages}),
+        json,
         lines,
         exit: Exit::Ok,
     })
@@ -238,7 +239,7 @@ fn write_lock(path: &Path, resolved: &ResolvedLock, replace: bool) -> Result<(),
         }
     }
     words::write_file(path, &resolved.text, true)
-        .map_err(|e| Refusal::new(Exit::Host, format!("{}: {e}", text::path(path))))
+        .map_err(|e: io::Error| Refusal::new(Exit::Host, format!("{}: {e}", text::path(path))))
 }
 
 async fn build(service: &Service, tool: Option<&str>) -> Result<VerbOutput, Refusal> {

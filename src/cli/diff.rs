@@ -26,11 +26,8 @@ pub struct Args {
 }
 
 pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
-    let host_tools = host::Tools::load(settings)?;
-    let host = Host {
-        settings,
-        host_tools,
-    };
+    let known = host::Tools::load(settings)?;
+    let host = Host { settings, known };
     fn refuse(fault: fault::Fault) -> Refusal {
         Refusal::from_fault(&fault)
     }
@@ -89,20 +86,21 @@ enum Side {
 
 struct Host<'a> {
     settings: &'a Settings,
-    host_tools: host::Tools,
+    known: host::Tools,
 }
 
 impl Host<'_> {
     /// Every tool of the registry under these policies, as its files lie now.
     fn under(&self, policies: &policy::Policies) -> Result<Vec<Powers>> {
+        let named_runtimes = host::named_runtimes(self.settings, policies);
         let machine = policy::Machine {
-            named_runtimes: host::named_runtimes(self.settings, policies),
-            ..(*self.host_tools.machine).clone()
+            named_runtimes,
+            ..(*self.known.machine).clone()
         };
-        self.host_tools
+        self.known
             .tools()
             .iter()
-            .map(|tool| powers(&self.host_tools, tool, policies, &machine))
+            .map(|tool| powers(&self.known, tool, policies, &machine))
             .collect()
     }
 
@@ -127,7 +125,7 @@ impl Host<'_> {
             return loaded
                 .map(|mut policies| {
                     host::protect(self.settings, &mut policies);
-                    Side::Policies(Box::new(self.host_tools.snapshot.protect(&policies)))
+                    Side::Policies(Box::new(self.known.snapshot.protect(&policies)))
                 })
                 .map_err(|problems| {
                     let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
@@ -140,19 +138,17 @@ impl Host<'_> {
             // No id holds a slash.
             _ if text.contains('/') => return Err(no_side(&path)),
             // An id has a colon: without one a file is as likely to be meant.
-            name if !name.contains(':') => {
-                self.host_tools.snapshot.find(name).map_err(|fault| {
-                    let why = no_side(&path).person.unwrap_or_default();
-                    wrong("nothing to compare").person(format!("{why}. {}", fault.message))
-                })?
-            }
-            reference => self.host_tools.snapshot.find(reference)?,
+            name if !name.contains(':') => self.known.snapshot.find(name).map_err(|fault| {
+                let why = no_side(&path).person.unwrap_or_default();
+                wrong("nothing to compare").person(format!("{why}. {}", fault.message))
+            })?,
+            reference => self.known.snapshot.find(reference)?,
         };
         Ok(Side::Powers(vec![powers(
-            &self.host_tools,
+            &self.known,
             &tool,
-            &self.host_tools.policies,
-            &self.host_tools.machine,
+            &self.known.policies,
+            &self.known.machine,
         )?]))
     }
 
@@ -173,16 +169,17 @@ impl Host<'_> {
             bad(lines.join("\n"))
         })?;
         let path = path.canonicalize().map_err(|e| bad(e.to_string()))?;
-        if let Some(why) = self.host_tools.snapshot.refused(&path) {
+        if let Some(why) = self.known.snapshot.refused(&path) {
             return Err(wrong("a manifest is not loaded, so it can do nothing")
                 .person(format!("{shown}: {why}")));
         }
-        let home = self
-            .host_tools
+        let present = self
+            .known
             .snapshot
             .versions(&manifest.id)
             .last()
-            .map(|tool| tool.site.manifest.clone())
+            .map(|tool| tool.site.manifest.clone());
+        let home = present
             .filter(|place| !place.as_os_str().is_empty())
             .unwrap_or(path);
         let folder = home.parent().unwrap_or(Path::new("/")).to_path_buf();
@@ -208,15 +205,12 @@ impl Host<'_> {
 
 /// What one tool could do, as its files lie now.
 fn powers(
-    host_tools: &host::Tools,
+    known: &host::Tools,
     tool: &registry::Tool,
     policies: &policy::Policies,
     machine: &policy::Machine,
 ) -> Result<Powers> {
-    let entry = audit::entry(
-        &host_tools.foreseen(tool, policies, machine),
-        &tool.manifest,
-    );
+    let entry = audit::entry(&known.foreseen(tool, policies, machine), &tool.manifest);
     Powers::from_json(entry).map_err(|why| fault::Fault::new(fault::Kind::InternalError, why))
 }
 
@@ -234,10 +228,8 @@ fn no_side(path: &Path) -> fault::Fault {
 }
 
 pub fn holds_policies(folder: &Path) -> bool {
-    std::fs::read_dir(folder)
-        .into_iter()
-        .flatten()
-        .flatten()
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries
         .map(|entry| entry.file_name())
         .any(|name| name.to_str().is_some_and(policy::is_policy_file))
 }
@@ -269,7 +261,7 @@ fn read_saved(path: &Path) -> Result<Side> {
     entries
         .unwrap_or_else(|| vec![whole])
         .into_iter()
-        .map(|entry| {
+        .map(|entry: &RawValue| {
             let entry = serde_json::from_str(entry.get()).map_err(|e| bad(&e, path))?;
             Powers::from_json(entry).map_err(|why| bad(&why, path))
         })

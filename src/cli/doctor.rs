@@ -125,12 +125,11 @@ async fn report(settings: &Settings, launchers: &Arc<Launchers>) -> (Value, Exit
             "toolhost check",
         ));
     }
-    let audit_log = host::audit_log(settings)
-        .map_err(|why| why.to_string())
-        .and_then(|log| {
-            log.open()
-                .map_err(|fault| fault.person.unwrap_or(fault.message))
-        });
+    let audit_log = host::audit_log(settings).map_err(|why| why.to_string());
+    let audit_log = audit_log.and_then(|log| {
+        log.open()
+            .map_err(|fault| fault.person.unwrap_or(fault.message))
+    });
     if audit_log.is_err() {
         let why = "the audit log cannot be opened, so every call is refused (see below)";
         fixes.push(hint(why, "toolhost --audit-log FILE …"));
@@ -270,13 +269,12 @@ fn wasmtime_version() -> &'static str {
     let entry = lock
         .split("[[package]]")
         .find(|entry| entry.trim_start().starts_with("name = \"wasmtime\"\n"));
-    entry
-        .and_then(|entry| {
-            entry
-                .lines()
-                .find_map(|line| line.strip_prefix("version = "))
-        })
-        .map_or("unknown", |version| version.trim_matches('"'))
+    let line = entry.and_then(|entry| {
+        entry
+            .lines()
+            .find_map(|line| line.strip_prefix("version = "))
+    });
+    line.map_or("unknown", |version| version.trim_matches('"'))
 }
 
 fn where_from(settings: &Settings) -> Vec<Value> {
@@ -329,18 +327,17 @@ fn indexes(settings: &Settings, policies: Option<&policy::Policies>) -> Vec<Valu
         let ecosystem = ecosystem.name();
         json!({ "name": name, "ecosystem": ecosystem, "leadsTo": leads_to, "missing": missing })
     }
-    let findings = settings
+    let known = settings
         .indexes
         .iter()
         .map(|index| row(&index.name, index.ecosystem, index.describe(), false));
     let named = policies
         .into_iter()
         .flat_map(policy::Policies::all)
-        .flat_map(|policy| &policy.packages)
-        .map(|(of, entry)| (*of, &entry.grant.rules.index));
-    let missing: BTreeSet<_> = named
-        .filter(|(of, index)| Index::find(&settings.indexes, *of, index).is_none())
-        .collect();
+        .flat_map(|policy| &policy.packages);
+    let named = named.map(|(of, entry)| (*of, &entry.grant.rules.index));
+    let missing = named.filter(|(of, index)| Index::find(&settings.indexes, *of, index).is_none());
+    let missing: BTreeSet<_> = missing.collect();
     let missing = missing.into_iter().map(|(ecosystem, name)| {
         let fix = format!(
             "write [indexes.{name}] {} into the configuration",
@@ -348,7 +345,7 @@ fn indexes(settings: &Settings, policies: Option<&policy::Policies>) -> Vec<Valu
         );
         row(name, ecosystem, fix, true)
     });
-    findings.chain(missing).collect()
+    known.chain(missing).collect()
 }
 
 /// Facts about this machine, all of them read. They hold no values of variables and no credentials.
@@ -385,7 +382,8 @@ struct Facts {
 
 impl Facts {
     fn of_this_machine(counted: bool, pool: std::ops::Range<u32>) -> Facts {
-        let kernel = nix::sys::utsname::uname()
+        let names = nix::sys::utsname::uname();
+        let kernel = names
             .as_ref()
             .map(|n| n.release().to_string_lossy().into_owned())
             .unwrap_or_default();
@@ -431,13 +429,14 @@ fn text(path: &str) -> Option<String> {
 }
 
 fn container() -> Option<&'static str> {
-    [
+    let marks = [
         ("/.dockerenv", "Docker"),
         ("/run/.containerenv", "Podman"),
         ("/run/secrets/kubernetes.io", "Kubernetes"),
-    ]
-    .into_iter()
-    .find_map(|(mark, name)| Path::new(mark).exists().then_some(name))
+    ];
+    marks
+        .into_iter()
+        .find_map(|(mark, name)| Path::new(mark).exists().then_some(name))
 }
 
 fn whom(real_root: bool, groups: usize, pool: std::ops::Range<u32>) -> String {

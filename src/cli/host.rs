@@ -33,8 +33,8 @@ pub fn registry(
     let registry = registry::Registry::new();
     registry.set_policies(policies.clone(), machine.clone());
     load_ledger(settings, &registry)?;
-    let files = registry::DirectToolLoader::new(settings.tools.clone(), settings.scripts.clone())
-        .stricter(manifest_schema(settings)?);
+    let files = registry::DirectToolLoader::new(settings.tools.clone(), settings.scripts.clone());
+    let files = files.stricter(manifest_schema(settings)?);
     for source in [
         Arc::new(registry::Builtin) as Arc<dyn registry::Source>,
         Arc::new(files),
@@ -59,7 +59,7 @@ pub fn ledger(settings: &Settings) -> Result<policy::WritablePaths, String> {
     };
     let fix = "correct that, or name another log with --audit-log (it will not know what tools \
         wrote before)";
-    service::ledger::read(log).map_err(|fault| {
+    service::ledger::read(log).map_err(|fault: Fault| {
         format!(
             "{}; {fix}",
             text::printable(fault.person.as_deref().unwrap_or(&fault.message))
@@ -80,8 +80,8 @@ pub fn manifest_schema(settings: &Settings) -> anyhow::Result<Option<manifest::s
         )
     };
     let text = super::settings::guarded_text(file).map_err(refuse)?;
-    let document = crate::base::json::parse(text.as_bytes(), crate::base::json::Dialect::Strict)
-        .map_err(|bad| refuse(format!("line {}: {}", bad.line, bad.message)))?;
+    let document = crate::base::json::parse(text.as_bytes(), crate::base::json::Dialect::Strict);
+    let document = document.map_err(|bad| refuse(format!("line {}: {}", bad.line, bad.message)))?;
     let schema = manifest::schema::Schema::compile(&document.value)
         .map_err(|fault| refuse(format!("{}: {}", fault.pointer, fault.message)))?;
     Ok(Some(schema))
@@ -299,7 +299,7 @@ fn brokers(settings: &Settings) -> BTreeMap<String, String> {
     settings
         .tool_services
         .iter()
-        .flat_map(|BrokerServices { reached, .. }| {
+        .flat_map(|BrokerServices { reached, .. }: &BrokerServices| {
             let broker = reached.terms.to_string();
             reached
                 .services
@@ -323,16 +323,16 @@ fn homes() -> BTreeSet<PathBuf> {
     if identity::real_root() {
         // An account without a login may have any folder as its home (`/`, `/var/www`).
         let accounts = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
-        let people = accounts
+        let fields = accounts
             .lines()
-            .map(|line| line.split(':').collect::<Vec<_>>())
-            .filter(|f| {
-                f.get(6).is_some_and(|shell| {
-                    !["nologin", "false", "sync"]
-                        .iter()
-                        .any(|no| shell.ends_with(no))
-                })
-            });
+            .map(|line| line.split(':').collect::<Vec<_>>());
+        let people = fields.filter(|f| {
+            f.get(6).is_some_and(|shell| {
+                !["nologin", "false", "sync"]
+                    .iter()
+                    .any(|no| shell.ends_with(no))
+            })
+        });
         homes.extend(people.filter_map(|f| f.get(5).map(PathBuf::from)));
         homes.extend(
             std::fs::read_dir("/home")
@@ -362,15 +362,15 @@ pub fn discovered(settings: &Settings) -> runtimes::Discovered {
 
 /// The variables that the operator offers to tools, as far as this process has them.
 fn offered_variables(capabilities: &BTreeSet<String>) -> BTreeMap<String, policy::Variable> {
-    let texts = capabilities
+    let names = capabilities
         .iter()
-        .filter_map(|word| word.strip_prefix("env:"))
-        .filter_map(|name| {
-            Some((
-                name.to_owned(),
-                policy::Variable::Host(std::env::var(name).ok()?),
-            ))
-        });
+        .filter_map(|word| word.strip_prefix("env:"));
+    let texts = names.filter_map(|name| {
+        Some((
+            name.to_owned(),
+            policy::Variable::Host(std::env::var(name).ok()?),
+        ))
+    });
     texts.collect()
 }
 
@@ -380,7 +380,8 @@ pub fn named_runtimes(
 ) -> BTreeMap<PathBuf, Result<policy::Runtime, String>> {
     let off_limits = off_limits(settings);
     let named = policies.named_runtimes().into_iter().map(|(language, path)| {
-        let runtime = off_limits.as_ref().map_err(String::clone).and_then(|off_limits| runtimes::named(language, &path, off_limits));
+        let runtime = off_limits.as_ref().map_err(String::clone);
+        let runtime = runtime.and_then(|off_limits| runtimes::named(language, &path, off_limits));
         if let Err(why) = &runtime {
             let why = text::printable(why);
             tracing::warn!(target: "toolhost::host", "an interpreter named by a policy cannot be \
@@ -487,8 +488,9 @@ pub fn packages(
     let store = settings
         .packages
         .clone()
-        .ok_or_else(|| "this user has no home folder for it".to_owned())
-        .and_then(|path| {
+        .ok_or_else(|| "this user has no home folder for it".to_owned());
+    let store =
+        store.and_then(|path| {
             match settings.scanned().iter().find(|folder| {
                 path.starts_with(folder) || path.starts_with(files::resolved(folder))
             }) {
@@ -543,8 +545,9 @@ pub fn service(
     let launchers = &Arc::new(launchers);
     let audit = audit_log(settings)?;
     let rules = rules(settings, launchers.sandbox.counted())?;
+    let packages = packages(settings, &rules.machine, waits.is_some());
     let service = Service::new(Components {
-        packages: packages(settings, &rules.machine, waits.is_some()),
+        packages,
         registry: registry(settings, &rules.policies, &rules.machine)?,
         rules,
         executors: executors(settings, launchers, waits),
@@ -610,13 +613,13 @@ pub fn reload(settings: &Settings, service: &Service, because: Reload) {
     // Another process may have run a tool since: what that tool could write is not loaded here
     // either.
     let read = load_ledger(settings, &service.catalog.registry)
-        .and_then(|()| rules(settings, service.catalog.counted))
-        .and_then(|rules| {
-            service
-                .catalog
-                .check_replacement(rules)
-                .map_err(anyhow::Error::msg)
-        });
+        .and_then(|()| rules(settings, service.catalog.counted));
+    let read = read.and_then(|rules| {
+        service
+            .catalog
+            .check_replacement(rules)
+            .map_err(anyhow::Error::msg)
+    });
     if let (Err(why), Reload::FileChanged) = (&read, because)
         && service.catalog.ready().is_ok()
     {
@@ -698,8 +701,6 @@ pub fn trace() -> Option<TraceContext> {
 /// The login of the user who runs this process.
 pub fn login() -> String {
     let me = nix::unistd::getuid();
-    nix::unistd::User::from_uid(me)
-        .ok()
-        .flatten()
-        .map_or_else(|| me.to_string(), |user| user.name)
+    let known = nix::unistd::User::from_uid(me).ok().flatten();
+    known.map_or_else(|| me.to_string(), |user| user.name)
 }

@@ -142,12 +142,11 @@ fn show(host: &host::Tools, args: &Args, out: &mut dyn Write) -> io::Result<()> 
             value => writeln!(out, "{}", json_text(&value, true)),
         };
     }
-    let tools: Vec<_> = snapshot
+    let tools = snapshot
         .list(&filter)
         .into_iter()
-        .filter(|tool| known(&tool.manifest.id))
-        .map(|tool| (needs(&tool), tool))
-        .collect();
+        .filter(|tool| known(&tool.manifest.id));
+    let tools: Vec<_> = tools.map(|tool| (needs(&tool), tool)).collect();
     if args.json {
         let listed: Vec<_> = tools
             .iter()

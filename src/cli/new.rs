@@ -203,11 +203,11 @@ fn from_template(
     parameters: &[Parameter],
 ) -> anyhow::Result<(String, Vec<u8>, Value)> {
     let Some(language) = Language::from_word(word) else {
-        let languages: Vec<_> = Language::ALL.into_iter().map(Language::name).collect();
+        let known: Vec<_> = Language::ALL.into_iter().map(Language::name).collect();
         bail!(
             "'{}' is not a language: choose one of {}",
             text::printable(word),
-            languages.join(", ")
+            known.join(", ")
         );
     };
     let (ending, source, echo) = match language {
@@ -340,7 +340,8 @@ fn write(
     let shown = text::path(&folder);
     std::fs::create_dir_all(scripts)
         .with_context(|| format!("{} cannot be made", text::path(scripts)))?;
-    let base = files::open(scripts, OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW).with_context(|| {
+    let base = files::open(scripts, OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW);
+    let base = base.with_context(|| {
         format!(
             "{} cannot be opened (links are not followed)",
             text::path(scripts)
@@ -374,8 +375,8 @@ fn write(
 fn put(folder: &OwnedFd, name: &str, bytes: &[u8]) -> anyhow::Result<()> {
     let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
     let file = openat(folder, name, flags, Mode::from_bits_truncate(0o666));
-    std::fs::File::from(file.with_context(|| format!("{name} cannot be made"))?)
-        .write_all(bytes)
+    let mut file = std::fs::File::from(file.with_context(|| format!("{name} cannot be made"))?);
+    file.write_all(bytes)
         .with_context(|| format!("{name} cannot be written"))
 }
 
@@ -446,7 +447,7 @@ fn schema(parameters: &[Parameter]) -> Value {
         .collect();
     let properties: Map<String, Value> = parameters
         .iter()
-        .map(|p| (p.name.clone(), json!({ "type": p.kind })))
+        .map(|p: &Parameter| (p.name.clone(), json!({ "type": p.kind })))
         .collect();
     json!({ "type": "object", "properties": properties, "required": required })
 }

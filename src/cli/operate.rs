@@ -109,7 +109,7 @@ pub fn approvals(args: &ApprovalsArgs) -> anyhow::Result<ExitCode> {
         if open.is_empty() {
             "No call waits for an answer.".to_owned()
         } else {
-            open.iter().map(|question| {
+            open.iter().map(|question: &Question| {
         let until = &question.until;
  let call = &question.call;
         let words = question.text(true);

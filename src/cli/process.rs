@@ -11,12 +11,12 @@ pub const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);
 /// The runtime for one client, or one call: single-threaded, so that no answer waits for a thread to
 /// wake.
 pub fn single_threaded_runtime() -> anyhow::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_current_thread()
+    let built = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .build()
-        .map_err(|e| {
-            Refusal::new(Exit::Host, format!("the async runtime cannot be made: {e}")).into()
-        })
+        .build();
+    built.map_err(|e| {
+        Refusal::new(Exit::Host, format!("the async runtime cannot be made: {e}")).into()
+    })
 }
 
 pub fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
@@ -29,13 +29,12 @@ pub fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
             .build()
     });
     std::panic::set_hook(hook);
-    built
-        .unwrap_or_else(|_| {
-            Err(std::io::Error::other(
-                "this user has too many threads: raise `ulimit -u`",
-            ))
-        })
-        .map_err(|e| Refusal::new(Exit::Host, format!("no threads can be started: {e}")).into())
+    let built = built.unwrap_or_else(|_| {
+        Err(std::io::Error::other(
+            "this user has too many threads: raise `ulimit -u`",
+        ))
+    });
+    built.map_err(|e| Refusal::new(Exit::Host, format!("no threads can be started: {e}")).into())
 }
 
 /// Waits for INT, TERM or HUP; the exit code says which.

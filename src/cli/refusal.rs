@@ -52,15 +52,12 @@ impl Refusal {
     /// What a fault says to the person at this machine.
     pub fn from_fault(fault: &Fault) -> Refusal {
         let more = [&fault.details, &fault.person];
-        let more: String = more
-            .into_iter()
-            .flatten()
-            .flat_map(|words| words.lines())
-            .map(|line| format!("\n  {line}"))
-            .collect();
+        let lines = more.into_iter().flatten().flat_map(|words| words.lines());
+        let more: String = lines.map(|line| format!("\n  {line}")).collect();
+        let words = format!("{}{more}", fault.message);
         Refusal {
             exit: Exit::for_origin(fault.origin),
-            words: format!("{}{more}", fault.message),
+            words,
             fault: Some(Box::new(fault.clone())),
         }
     }

@@ -50,9 +50,9 @@ impl ServerAddress {
         fn port(authority: &Authority) -> Option<u16> {
             authority.port_u16()
         }
-        authority
-            .and_then(|authority| port(&authority).map(|port| ServerAddress::Tls(authority, port)))
-            .ok_or_else(|| "write https://NAME:PORT".to_owned())
+        let found = authority
+            .and_then(|authority| port(&authority).map(|port| ServerAddress::Tls(authority, port)));
+        found.ok_or_else(|| "write https://NAME:PORT".to_owned())
     }
 }
 
@@ -67,15 +67,13 @@ impl std::fmt::Display for ServerAddress {
 
 /// The id of a call, which becomes part of a path.
 pub fn call_id(word: &str) -> Result<&str, Refusal> {
-    uuid::Uuid::try_parse(word)
-        .is_ok()
-        .then_some(word)
-        .ok_or_else(|| {
-            Refusal::new(
-                Exit::Caller,
-                "this is not the id of a call: `toolhost ps` shows them",
-            )
-        })
+    let id = uuid::Uuid::try_parse(word).is_ok().then_some(word);
+    id.ok_or_else(|| {
+        Refusal::new(
+            Exit::Caller,
+            "this is not the id of a call: `toolhost ps` shows them",
+        )
+    })
 }
 
 impl Server {
@@ -109,7 +107,7 @@ impl Server {
                 .map(|_| answer.clone())
                 .ok_or_else(|| Refusal::new(Exit::Host, words).into());
         }
-        let message = answer["error"]["message"]
+        let told = answer["error"]["message"]
             .as_str()
             .unwrap_or("no reason was given");
         let exit = if status == 404 {
@@ -122,7 +120,7 @@ impl Server {
             format!(
                 "the server at {} refused ({status}): {}",
                 self.http,
-                text::printable(message)
+                text::printable(told)
             ),
         )
         .into())

@@ -277,14 +277,14 @@ async fn listening(
     fn refuse(why: String) -> Refusal {
         Refusal::new(Exit::Host, why)
     }
-    let http_settings = &settings.config.http;
-    let tokens = http_settings
+    let told = &settings.config.http;
+    let tokens = told
         .token_file
         .as_deref()
         .map(http::Tokens::open)
         .transpose()
         .map_err(refuse)?;
-    let jwt = http_settings.jwt.as_ref().map(|terms| {
+    let jwt = told.jwt.as_ref().map(|terms| {
         let at = |why: String| format!("[http.jwt] {}: {why}", terms.keys.display());
         let keys = settings::guarded_text(&terms.keys).map_err(at)?;
         http::Jwt::new(terms, &keys).map_err(at)
@@ -303,7 +303,7 @@ async fn listening(
             jwt: jwt.map(Box::new),
         },
     };
-    let tls = match (&http_settings.tls_cert, &http_settings.tls_key) {
+    let tls = match (&told.tls_cert, &told.tls_key) {
         (Some(certificate), Some(key)) => Some(http::tls(certificate, key).map_err(refuse)?),
         (None, None) => None,
         _ => {
@@ -316,8 +316,8 @@ async fn listening(
         .map_err(|why| Refusal::new(Exit::Caller, why))?;
     let listener = http::Listener::bind(address).await.map_err(refuse)?;
     let names = http::ServerNames {
-        hosts: http_settings.hosts.clone(),
-        origins: http_settings.origins.clone(),
+        hosts: told.hosts.clone(),
+        origins: told.origins.clone(),
     };
     Ok((
         listener,
@@ -342,7 +342,7 @@ fn say_where(
         .callers
         .operators()
         .into_iter()
-        .filter(|caller| !service.catalog.who(caller, None).operator)
+        .filter(|caller: &Caller| !service.catalog.who(caller, None).operator)
     {
         let words = "callers.policy.toml alone says who is one, not a token, JWT or login";
         words::note(&format!(

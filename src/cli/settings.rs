@@ -403,10 +403,10 @@ impl Sources<'_> {
         flag: Option<&PathBuf>,
         config: Option<PathBuf>,
     ) -> anyhow::Result<Option<PathBuf>> {
-        self.values(name, flag.cloned().as_slice(), config.as_slice())
-            .pop()
-            .map(|path| self.existing(name, &path))
-            .transpose()
+        let value = self
+            .values(name, flag.cloned().as_slice(), config.as_slice())
+            .pop();
+        value.map(|path| self.existing(name, &path)).transpose()
     }
 
     /// Several paths that must exist; the usual one, which need not, where none is set.
@@ -509,9 +509,9 @@ fn kept(
 
 /// The usual config files: the user's, then the system's.
 fn usual_configs(variable: Variables<'_>) -> Vec<PathBuf> {
-    folder(variable, "XDG_CONFIG_HOME", ".config")
-        .map(|folder| folder.join("toolhost/config.toml"))
-        .into_iter()
+    let own = folder(variable, "XDG_CONFIG_HOME", ".config")
+        .map(|folder| folder.join("toolhost/config.toml"));
+    own.into_iter()
         .chain([PathBuf::from("/etc/toolhost/config.toml")])
         .collect()
 }
@@ -545,7 +545,8 @@ fn collector(config: Option<String>, variable: Variables<'_>) -> Option<String> 
     if is("OTEL_SDK_DISABLED", "true") || is("OTEL_TRACES_EXPORTER", "none") {
         return None;
     }
-    said("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+    let whole = said("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT");
+    whole
         .or_else(|| {
             said("OTEL_EXPORTER_OTLP_ENDPOINT")
                 .map(|base| format!("{}/v1/traces", base.trim_end_matches('/')))

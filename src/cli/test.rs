@@ -160,11 +160,11 @@ async fn try_example(
         }
         Some(expected) => {
             difference(expected, &answer(&report).await, "").map_or(Ok(()), |place| {
-                let words = told();
-                Err(if words.is_empty() {
+                let told = told();
+                Err(if told.is_empty() {
                     place
                 } else {
-                    format!("{place}\n{words}")
+                    format!("{place}\n{told}")
                 })
             })
         }

@@ -18,8 +18,8 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let (token, line) = http::make_token(&args.name, args.operator)
-        .map_err(|why| Refusal::new(Exit::Caller, why))?;
+    let made = http::make_token(&args.name, args.operator);
+    let (token, line) = made.map_err(|why| Refusal::new(Exit::Caller, why))?;
     words::note("The token, which is shown only now, and the line for the token file:");
     words::say(&format!("{token}\n{line}"));
     Ok(Exit::Ok.into())

@@ -40,7 +40,8 @@ pub fn run(
         what: TrustgraphCommand::Export(args),
     }: Args,
 ) -> anyhow::Result<ExitCode> {
-    let tool = host::Tools::load(settings)?
+    let host = host::Tools::load(settings)?;
+    let tool = host
         .snapshot
         .find(&args.tool)
         .map_err(|fault| Refusal::new(Exit::Caller, fault.message))?;

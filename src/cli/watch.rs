@@ -147,7 +147,7 @@ impl Watch {
         let above = named
             .iter()
             .filter_map(|path| path.ancestors().skip(1).find(|above| above.is_dir()));
-        let places: BTreeSet<PathBuf> = folders
+        let wanted: BTreeSet<PathBuf> = folders
             .iter()
             .cloned()
             .chain(above.map(Path::to_path_buf))
@@ -159,7 +159,7 @@ impl Watch {
         });
         self.watcher = None;
         if !self.polls {
-            self.watcher = self.watch::<RecommendedWatcher>(&scope, &places);
+            self.watcher = self.watch::<RecommendedWatcher>(&scope, &wanted);
             self.polls = self.watcher.is_none();
             if self.polls {
                 tracing::warn!(
@@ -168,10 +168,10 @@ impl Watch {
             }
         }
         if self.polls {
-            self.watcher = self.watch::<PollWatcher>(&scope, &places);
+            self.watcher = self.watch::<PollWatcher>(&scope, &wanted);
         }
-        self.folders = places.len();
-        changed_since(since, &places, &snapshot)
+        self.folders = wanted.len();
+        changed_since(since, &wanted, &snapshot)
     }
 
     /// `None`: the kernel accepts no more watches.
@@ -242,25 +242,23 @@ fn changed_since(since: SystemTime, folders: &BTreeSet<PathBuf>, snapshot: &Snap
     );
     let policies = folders
         .iter()
-        .flat_map(|folder| std::fs::read_dir(folder).into_iter().flatten().flatten())
-        .filter(|entry| {
-            entry
-                .file_name()
-                .to_str()
-                .is_some_and(policy::is_policy_file)
-        });
-    let definitions = snapshot
-        .reports
-        .iter()
-        .map(|report| report.path.clone())
-        .filter(|path| path.parent().is_some_and(|folder| folders.contains(folder)));
-    folders
+        .flat_map(|folder| std::fs::read_dir(folder).into_iter().flatten().flatten());
+    let policies = policies.filter(|entry| {
+        entry
+            .file_name()
+            .to_str()
+            .is_some_and(policy::is_policy_file)
+    });
+    let definitions = snapshot.reports.iter().map(|report| report.path.clone());
+    let definitions =
+        definitions.filter(|path| path.parent().is_some_and(|folder| folders.contains(folder)));
+    let mut all = folders
         .iter()
         .cloned()
         .chain(definitions)
-        .chain(policies.map(|entry| entry.path()))
-        .any(|path| {
-            path.symlink_metadata()
-                .is_ok_and(|facts| (facts.ctime(), facts.ctime_nsec()) >= since)
-        })
+        .chain(policies.map(|entry| entry.path()));
+    all.any(|path| {
+        path.symlink_metadata()
+            .is_ok_and(|facts| (facts.ctime(), facts.ctime_nsec()) >= since)
+    })
 }

@@ -176,9 +176,10 @@ pub fn render(report: &Value, tables: &[Table]) -> String {
 /// Rows under their headings: a column is `member` or `member=heading`. A cell longer than
 /// `MAX_COLUMN_CHARS` pushes the rest of its row to the right.
 pub fn table(rows: &[Value], columns: &[&str], below: &[&str]) -> String {
-    let columns: Vec<(&str, String)> = columns
+    let columns = columns
         .iter()
-        .map(|column| column.split_once('=').unwrap_or((*column, *column)))
+        .map(|column| column.split_once('=').unwrap_or((*column, *column)));
+    let columns: Vec<(&str, String)> = columns
         .map(|(name, heading)| (name, title(heading).to_uppercase()))
         .collect();
     let heads = columns.iter().map(|(_, heading)| heading.clone()).collect();
@@ -210,17 +211,16 @@ pub fn table(rows: &[Value], columns: &[&str], below: &[&str]) -> String {
         out.push_str(&format!("{}\n", line.trim_end()));
         let row = at.checked_sub(1).map_or(&Value::Null, |at| &rows[at]);
         for name in below.iter().filter(|name| !is_empty(&row[**name])) {
-            row[*name]
+            let lines = row[*name]
                 .as_array()
-                .map_or(std::slice::from_ref(&row[*name]), Vec::as_slice)
-                .iter()
-                .for_each(|line| {
-                    out.push_str(&format!(
-                        "      {}: {}\n",
-                        title(name),
-                        text::printable(&flat(line))
-                    ));
-                });
+                .map_or(std::slice::from_ref(&row[*name]), Vec::as_slice);
+            lines.iter().for_each(|line| {
+                out.push_str(&format!(
+                    "      {}: {}\n",
+                    title(name),
+                    text::printable(&flat(line))
+                ));
+            });
         }
     }
     out
@@ -232,7 +232,7 @@ pub fn field(name: &str, value: &Value, out: &mut String) {
         Value::Array(items)
             if items
                 .iter()
-                .all(|item| item.as_str().is_some_and(|text| !text.contains(' '))) =>
+                .all(|item: &Value| item.as_str().is_some_and(|text| !text.contains(' '))) =>
         {
             fill(items.iter().map(flat))
         }
@@ -273,17 +273,16 @@ const TITLES: [(&str, &str); 4] = [
 
 /// `enforcedBy` as `enforced by`.
 fn title(name: &str) -> String {
-    let spaced = TITLES
+    let name = TITLES
         .iter()
         .find(|(member, _)| *member == name)
-        .map_or(name, |(_, title)| title)
-        .chars()
-        .flat_map(|c| {
-            [
-                c.is_ascii_uppercase().then_some(' '),
-                Some(c.to_ascii_lowercase()),
-            ]
-        });
+        .map_or(name, |(_, title)| title);
+    let spaced = name.chars().flat_map(|c| {
+        [
+            c.is_ascii_uppercase().then_some(' '),
+            Some(c.to_ascii_lowercase()),
+        ]
+    });
     spaced.flatten().collect()
 }
 

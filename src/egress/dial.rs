@@ -136,7 +136,9 @@ impl Dialler {
         });
         self.grants
             .iter()
-            .filter(|grant| grant.reaches(host, port) || (by_header && grant.reaches(host, 80)))
+            .filter(|grant: &&HostGrant| {
+                grant.reaches(host, port) || (by_header && grant.reaches(host, 80))
+            })
             .collect()
     }
 }
@@ -268,11 +270,13 @@ fn route_kind(address: IpAddr) -> Result<u8, Errno> {
     // Family and length of the destination; the kernel determines the rest.
     let mut body = [0; ROUTE];
     (body[0], body[1]) = (family as u8, bytes.len() as u8 * 8);
-    Netlink::open(SockProtocol::NetlinkRoute)?
-        .ask(libc::RTM_GETROUTE, 0, &body, &[(libc::RTA_DST, &bytes)])?
-        .get(ROUTE_KIND)
-        .copied()
-        .ok_or(Errno::EBADMSG)
+    let answer = Netlink::open(SockProtocol::NetlinkRoute)?.ask(
+        libc::RTM_GETROUTE,
+        0,
+        &body,
+        &[(libc::RTA_DST, &bytes)],
+    )?;
+    answer.get(ROUTE_KIND).copied().ok_or(Errno::EBADMSG)
 }
 
 /// Longest head of an answer, bytes.
@@ -331,20 +335,23 @@ where
     fn broken(e: hyper::Error) -> PostError {
         PostError::Broken(e.to_string())
     }
-    let (mut sender, connection) = http1::Builder::new()
+    let mut client = http1::Builder::new();
+    let (mut sender, connection) = client
         .max_buf_size(HEAD)
         .handshake(TokioIo::new(stream))
         .await
         .map_err(broken)?;
     // The connection ends with the answer, or with this future.
-    tokio::task::JoinSet::new().spawn(connection);
+    let mut connecting = tokio::task::JoinSet::new();
+    connecting.spawn(connection);
     let query = url
         .query
         .as_ref()
         .map_or_else(String::new, |query| format!("?{query}"));
-    let mut request = Request::builder()
+    let request = Request::builder()
         .method(Method::POST)
-        .uri(format!("{}{query}", url.path))
+        .uri(format!("{}{query}", url.path));
+    let mut request = request
         .header(header::HOST, url.authority())
         .body(Full::new(body))
         .map_err(|e| PostError::Broken(e.to_string()))?;

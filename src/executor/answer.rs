@@ -73,9 +73,11 @@ impl ToolAnswer {
         work: impl FnOnce(&Text) -> T + Send + 'static,
     ) -> Result<T, Fault> {
         let text = self.text.clone();
-        self.deadline
+        let deadline = self
+            .deadline
             .clone()
-            .unwrap_or_else(|| CallDeadline::usual("", None))
+            .unwrap_or_else(|| CallDeadline::usual("", None));
+        deadline
             .run(is_long || self.small().is_none(), move || work(&text))
             .await
     }

@@ -28,9 +28,10 @@ impl CallDeadline {
     /// The deadline while the limit of a call is not known yet.
     pub fn usual(principal: &str, asked_ms: Option<u64>) -> CallDeadline {
         let usual = Limit::TimeoutMs.built_in_default();
+        let limit = Duration::from_millis(asked_ms.unwrap_or(usual).min(usual));
         CallDeadline {
             began: Instant::now(),
-            limit: Duration::from_millis(asked_ms.unwrap_or(usual).min(usual)),
+            limit,
             principal: principal.into(),
         }
     }

@@ -108,7 +108,7 @@ fn prompt(messages: &[Value], ask: &Map<String, Value>, input: &Value) -> Value 
     if !ask.is_empty()
         && !ask
             .keys()
-            .all(|key| input["$client"]["answers"].get(key).is_some())
+            .all(|key: &String| input["$client"]["answers"].get(key).is_some())
     {
         return json!({"$ask": ask});
     }

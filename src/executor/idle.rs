@@ -25,11 +25,12 @@ struct IdleEntries<K, T> {
 
 impl<K: Send + 'static, T: Send + 'static> IdlePool<K, T> {
     pub fn new(most: usize) -> IdlePool<K, T> {
+        let entries = Mutex::new(IdleEntries {
+            entries: Vec::new(),
+            sweeping: false,
+        });
         IdlePool {
-            entries: Mutex::new(IdleEntries {
-                entries: Vec::new(),
-                sweeping: false,
-            }),
+            entries,
             most,
             idle_timeout: IDLE_TIMEOUT,
         }

@@ -270,10 +270,11 @@ pub(crate) fn restore_names(handler: &Handler, fault: Fault) -> Fault {
             out + tools + &part[name.len()..]
         })
     };
+    let flaws = fault.flaws.into_iter().map(own).collect();
     Fault {
         message: own(fault.message),
         details: fault.details.map(own),
-        flaws: fault.flaws.into_iter().map(own).collect(),
+        flaws,
         ..fault
     }
 }
@@ -284,11 +285,11 @@ pub fn is_envelope(value: &Value) -> bool {
     let Value::Object(fields) = value else {
         return false;
     };
-    let names = fields
+    let known = fields
         .keys()
         .all(|key| matches!(key.as_str(), "success" | "outputData" | "error" | "logs"));
     let error = fields.get("error").filter(|error| !error.is_null());
-    names
+    known
         && match fields.get("success") {
             Some(Value::Bool(true)) => error.is_none(),
             Some(Value::Bool(false)) => error.is_some_and(|error| {

@@ -52,9 +52,10 @@ pub struct Output {
 
 impl<'a> OutputReader<'a> {
     pub fn new(max_bytes: u64, events: &'a ToolSender) -> OutputReader<'a> {
+        let max_bytes = usize::try_from(max_bytes).unwrap_or(usize::MAX);
         OutputReader {
             output: Output::default(),
-            max_bytes: usize::try_from(max_bytes).unwrap_or(usize::MAX),
+            max_bytes,
             is_stream: true,
             events,
         }
@@ -139,8 +140,9 @@ impl<'a> OutputReader<'a> {
             }
             Err(why) => why,
         };
+        let reason = format!("line {} of the stream {why}", own.parts.1 + 1);
         own.bad = Some(Ending::BadOutput {
-            reason: format!("line {} of the stream {why}", own.parts.1 + 1),
+            reason,
             head: head(&line),
         });
     }
@@ -211,8 +213,8 @@ fn read_part(line: &[u8]) -> Result<Option<Text>, String> {
     // `chunk` must be the only member.
     let part = json::member(whole, "/chunk")
         .filter(|part| part.len() + "{\"chunk\":}".len() == whole.len());
-    part.and_then(|part| json::compact(part.as_bytes()).ok())
-        .map(Some)
+    let part = part.and_then(|part| json::compact(part.as_bytes()).ok());
+    part.map(Some)
         .ok_or_else(|| "is neither {\"chunk\": …} nor {\"end\": true}".to_owned())
 }
 
@@ -327,10 +329,12 @@ pub struct Log<'a> {
 impl<'a> Log<'a> {
     pub fn new(max_bytes: u64, events: &'a ToolSender) -> Log<'a> {
         let left = usize::try_from(max_bytes).unwrap_or(usize::MAX);
+        let head = Vec::new();
+        let tail = VecDeque::new();
         let line = Vec::new();
         Log {
-            head: Vec::new(),
-            tail: VecDeque::new(),
+            head,
+            tail,
             half: left / 2,
             cut: 0,
             line,

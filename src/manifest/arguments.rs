@@ -74,9 +74,10 @@ pub fn check_written(
     // If the service judges the arguments, a text that cannot be converted stays a text.
     let mut unfit = Vec::new();
     if *written != ArgumentSyntax::Json {
+        let inputs = matches!(written, ArgumentSyntax::Inputs { .. });
         let mut texts = Texts {
             root,
-            inputs: matches!(written, ArgumentSyntax::Inputs { .. }),
+            inputs,
             flaws: if untyped { &mut unfit } else { &mut flaws },
         };
         texts.convert(&alternatives(root, root), &mut given, "");
@@ -106,9 +107,9 @@ pub fn check_written(
         schema
             .flaws(&arguments)
             .into_iter()
-            .filter(|flaw| match &flaw.what {
+            .filter(|flaw: &Flaw| match &flaw.what {
                 Breach::Unknown(_) if flaw.pointer.is_empty() => !reported.contains(""),
-                _ => !reported.iter().any(|other| {
+                _ => !reported.iter().any(|other: &String| {
                     let rest = flaw
                         .pointer
                         .strip_prefix(other.as_str())
@@ -216,7 +217,7 @@ fn names(root: &Value) -> ParameterNames<'_> {
 /// that cycles end.
 fn together<'s>(root: &'s Value, schema: &'s Value, keywords: &[&str]) -> Vec<&'s Value> {
     let mut found = vec![schema];
-    let mut seen_schemas = BTreeSet::from([std::ptr::from_ref(schema)]);
+    let mut known = BTreeSet::from([std::ptr::from_ref(schema)]);
     let mut next = 0;
     while let Some(schema) = found.get(next).copied() {
         next += 1;
@@ -227,7 +228,7 @@ fn together<'s>(root: &'s Value, schema: &'s Value, keywords: &[&str]) -> Vec<&'
         });
         found.extend(
             held.chain(target(root, schema))
-                .filter(|other| seen_schemas.insert(std::ptr::from_ref(*other))),
+                .filter(|other| known.insert(std::ptr::from_ref(*other))),
         );
     }
     found
@@ -298,10 +299,10 @@ fn default_of<'s>(root: &'s Value, property: &'s Value) -> Option<&'s Value> {
 
 /// All flaws of one call in one fault.
 fn fault(root: &Value, flaws: &[Flaw]) -> Fault {
-    let parameters: Vec<&str> = names(root).known.into_iter().map(String::as_str).collect();
+    let known: Vec<&str> = names(root).known.into_iter().map(String::as_str).collect();
     let sentences: Vec<_> = flaws
         .iter()
-        .flat_map(|flaw| sentences(flaw, PARAMETER, &parameters))
+        .flat_map(|flaw| sentences(flaw, PARAMETER, &known))
         .collect();
     Fault::of_flaws(Kind::ParameterValidationError, limited(&sentences)).details(rules(flaws))
 }
@@ -323,7 +324,7 @@ fn rules(flaws: &[Flaw]) -> String {
     flaws
         .iter()
         .take(MAX_FAULTS_TOLD)
-        .map(|flaw| {
+        .map(|flaw: &Flaw| {
             format!(
                 "pointer '{}': {}",
                 text::printable(&text::head(&flaw.pointer, 200)),
@@ -355,7 +356,7 @@ fn sentences(flaw: &Flaw, subject: &str, known: &[&str]) -> Vec<String> {
     names
         .iter()
         .take(MAX_FAULTS_TOLD)
-        .map(|name| {
+        .map(|name: &String| {
             let shown = text::head(name, 80);
             if !is_parameter {
                 return format!("{place} must not have the member '{shown}'.");
@@ -414,7 +415,8 @@ impl<'s> Texts<'s, '_> {
         for (name, value) in members {
             let schemas = holders
                 .iter()
-                .filter_map(|holder| holder.get("properties")?.get(name))
+                .filter_map(|holder| holder.get("properties")?.get(name));
+            let schemas = schemas
                 .flat_map(|schema| alternatives(self.root, schema))
                 .collect::<Vec<_>>();
             self.value(
@@ -439,9 +441,8 @@ impl<'s> Texts<'s, '_> {
             }
             Value::Object(members) => self.convert(schemas, members, pointer),
             Value::Array(items) => {
-                let each = schemas
-                    .iter()
-                    .filter_map(|schema| schema.get("items"))
+                let each = schemas.iter().filter_map(|schema| schema.get("items"));
+                let each = each
                     .flat_map(|schema| alternatives(self.root, schema))
                     .collect::<Vec<_>>();
                 for (at, item) in items.iter_mut().enumerate() {
@@ -514,7 +515,7 @@ fn listed(schemas: &[&Value], written: &str) -> Option<Value> {
     // 3.0 is 3 to JSON Schema; the tool sees it as the schema writes it.
     values
         .iter()
-        .find(|known| {
+        .find(|known: &&&Value| {
             **known == &value
                 || (known.is_f64() || value.is_f64()) && known.as_f64() == value.as_f64()
         })
@@ -564,8 +565,8 @@ fn typed(value: Value, types: &BTreeSet<&str>) -> Option<Value> {
     {
         return Some(value);
     }
-    value
+    let exact = value
         .as_f64()
-        .filter(|n| types.contains("integer") && n.fract() == 0.0 && n.abs() < 9e15)
-        .map(|n| Value::from(n as i64))
+        .filter(|n| types.contains("integer") && n.fract() == 0.0 && n.abs() < 9e15);
+    exact.map(|n| Value::from(n as i64))
 }

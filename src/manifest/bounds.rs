@@ -314,10 +314,11 @@ impl<'s> Walk<'s> {
             "required",
             "dependentRequired",
             "dependencies",
-        ]
-        .iter()
-        .filter_map(|word| map.get(*word))
-        .map(|value| value.to_string().len());
+        ];
+        let copied = copied
+            .iter()
+            .filter_map(|word| map.get(*word))
+            .map(|value| value.to_string().len());
         self.bounds.copied = copied.fold(self.bounds.copied, usize::max);
         if map.contains_key("default") {
             self.bounds.defaults.push(pointer.to_owned());
@@ -330,13 +331,13 @@ impl<'s> Walk<'s> {
             .get("patternProperties")
             .and_then(Value::as_object)
             .into_iter()
-            .flat_map(Map::keys)
-            .map(|name| {
-                (
-                    name.as_str(),
-                    format!("/patternProperties/{}", escape_segment(name)),
-                )
-            });
+            .flat_map(Map::keys);
+        let names = names.map(|name| {
+            (
+                name.as_str(),
+                format!("/patternProperties/{}", escape_segment(name)),
+            )
+        });
         let mut states = 0;
         for (pattern, at) in pattern.into_iter().chain(names) {
             self.patterns += 1;

@@ -65,7 +65,7 @@ pub fn read(bytes: &[u8]) -> Result<(Descriptors, Vec<Problem>), Vec<Problem>> {
     match document.value.as_object().filter(|entries| {
         entries
             .keys()
-            .any(|key| key.starts_with(SERVICE_KEY) || key.starts_with(TOOL_KEY))
+            .any(|key: &String| key.starts_with(SERVICE_KEY) || key.starts_with(TOOL_KEY))
     }) {
         None => found
             .services
@@ -217,12 +217,13 @@ fn service(
             "a parameter is listed twice: keep one",
         );
     }
+    let digest = crate::base::sha256_hex(value.to_string().as_bytes());
     Some(ServiceDescriptor {
         id,
         requests,
         response: response_queue,
         params,
-        digest: crate::base::sha256_hex(value.to_string().as_bytes()),
+        digest,
         pointer: at.to_owned(),
     })
 }
@@ -287,7 +288,7 @@ fn tool(reader: &mut Reader<'_>, value: &Value, at: &str, bytes: &[u8]) -> Optio
     config.retain(|key, _| !OWN.contains(&key.as_str()) && !FILTERS.contains(&key.as_str()));
     let parameters = parameters(reader, &arguments, &below(at, "arguments"));
     let compiled = Schema::compile(&parameters)
-        .map_err(|fault| reader.error(fault.code, &below(at, "arguments"), fault.message))
+        .map_err(|fault: Problem| reader.error(fault.code, &below(at, "arguments"), fault.message))
         .ok()?;
     let model_name = is_model_name(&name).then(|| name.clone());
     let mut raw = json!({
@@ -297,11 +298,12 @@ fn tool(reader: &mut Reader<'_>, value: &Value, at: &str, bytes: &[u8]) -> Optio
     if let Some(name) = &model_name {
         raw["presentation"] = json!({ "modelName": name });
     }
+    let pointers = (below(at, "service"), at.to_owned());
     let remote = ServiceReference {
         service,
         config,
         untyped: true,
-        pointers: (below(at, "service"), at.to_owned()),
+        pointers,
         descriptor: None,
     };
     Some(Manifest {
@@ -385,11 +387,12 @@ pub(super) fn handler(reader: &mut Reader<'_>, top: &Value) -> Option<ServiceRef
         );
     }
     let service = handler["service"].as_str()?.to_owned();
+    let pointers = ("/handler/service".to_owned(), "/handler/config".to_owned());
     Some(ServiceReference {
         service,
         config,
         untyped: false,
-        pointers: ("/handler/service".to_owned(), "/handler/config".to_owned()),
+        pointers,
         descriptor: None,
     })
 }

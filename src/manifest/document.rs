@@ -51,8 +51,9 @@ impl Document {
                 body: Body::File(path),
                 ..
             } => {
+                let text = path.to_string_lossy().into_owned();
                 vec![Pattern {
-                    text: path.to_string_lossy().into_owned(),
+                    text,
                     from_base: false,
                     shape: PatternShape::File { path: path.clone() },
                 }]

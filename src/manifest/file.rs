@@ -13,7 +13,7 @@ use super::types::{
     id_fault, version_range,
 };
 use super::{arguments, descriptor, document, environment};
-use crate::base::problem::Code;
+use crate::base::problem::{Code, Problem};
 use crate::base::{json, suggest, text};
 use crate::quantity::{LONG_CHECK_STEPS, Limit, MAX_ENV_BYTES, MAX_HOSTS, MAX_PORTS};
 use serde_json::Value;
@@ -90,6 +90,9 @@ fn manifest(reader: &mut Reader<'_>, top: &Value, bytes: &[u8]) -> Option<Manife
         }
         _ => {}
     }
+    let execution = execution(reader, top);
+    let requires = requires(reader, top);
+    let limits = limits(reader, top);
     let metadata = reader.get("/metadata");
     let examples = reader.get("/examples");
     let tags = reader.get("/tags");
@@ -102,8 +105,8 @@ fn manifest(reader: &mut Reader<'_>, top: &Value, bytes: &[u8]) -> Option<Manife
         parameters,
         output,
         requested,
-        execution: execution(reader, top),
-        limits: limits(reader, top),
+        execution,
+        limits,
         idempotent: top["idempotent"] == true,
         is_final,
         hidden: top["presentation"]["hidden"] == true,
@@ -111,7 +114,7 @@ fn manifest(reader: &mut Reader<'_>, top: &Value, bytes: &[u8]) -> Option<Manife
         model_name: reader.get("/presentation/modelName"),
         schema_as_written: top["presentation"]["schemaAsWritten"] == true,
         metadata: metadata.unwrap_or_default(),
-        requires: requires(reader, top),
+        requires,
         examples: examples.unwrap_or_default(),
         tags: tags.unwrap_or_default(),
         raw: top.clone(),
@@ -127,7 +130,7 @@ fn warn_of_unknown_names(reader: &mut Reader<'_>, top: &Value, block: &str) {
     } else {
         &SCHEMA["properties"][&block[1..]]
     };
-    let fields: Vec<&str> = schema["properties"]
+    let known: Vec<&str> = schema["properties"]
         .as_object()
         .into_iter()
         .flatten()
@@ -139,16 +142,16 @@ fn warn_of_unknown_names(reader: &mut Reader<'_>, top: &Value, block: &str) {
         .into_iter()
         .flat_map(|map| map.keys())
     {
-        if fields.contains(&name.as_str()) || name.starts_with("x-") || name.starts_with('$') {
+        if known.contains(&name.as_str()) || name.starts_with("x-") || name.starts_with('$') {
             continue;
         }
         let fix = match (
-            suggest::nearest(name, fields.iter().copied()),
+            suggest::nearest(name, known.iter().copied()),
             block_of_field(&SCHEMA, "", name),
         ) {
             (Some(near), _) => format!("did you mean `{near}`?"),
             (None, Some(owner)) if block.is_empty() => format!("it belongs in {owner}"),
-            (None, _) if block == "/execution" => format!("known here: {}", fields.join(", ")),
+            (None, _) if block == "/execution" => format!("known here: {}", known.join(", ")),
             _ => continue,
         };
         reader.warn_of_name(
@@ -169,10 +172,11 @@ fn block_of_field(schema: &Value, at: &str, name: &str) -> Option<String> {
         .into_iter()
         .flatten()
         .map(|form| (at.to_owned(), &form["then"]));
-    fields
+    let blocks = fields
         .into_iter()
         .flatten()
-        .map(|(field, block)| (below(at, field), block))
+        .map(|(field, block)| (below(at, field), block));
+    blocks
         .chain(forms)
         .find_map(|(at, block)| block_of_field(block, &at, name))
 }
@@ -218,7 +222,7 @@ fn strict_version(written: &str) -> Result<semver::Version, String> {
 fn compile(reader: &mut Reader<'_>, top: &Value, key: &str) -> Option<Schema> {
     let raw = top.get(key).filter(|raw| raw.is_object())?;
     Schema::compile(raw)
-        .map_err(|fault| {
+        .map_err(|fault: Problem| {
             reader.error(
                 fault.code,
                 &format!("/{key}{}", fault.pointer),
@@ -287,6 +291,9 @@ fn requests(reader: &mut Reader<'_>, top: &Value) -> RequestedAccess {
             .map(|(_, pattern)| pattern)
             .collect::<Vec<_>>()
     }
+    let capabilities = reader
+        .get("/securityContext/requiredCapabilities")
+        .unwrap_or_default();
     let is_listed = top["securityContext"]["fileAccess"]
         .get("allowRead")
         .is_some();
@@ -294,17 +301,14 @@ fn requests(reader: &mut Reader<'_>, top: &Value) -> RequestedAccess {
         read: is_listed.then(|| plain(read)),
         write: plain(write),
         hosts: hosts(reader),
-        capabilities: reader
-            .get("/securityContext/requiredCapabilities")
-            .unwrap_or_default(),
+        capabilities,
     }
 }
 
 fn patterns(reader: &mut Reader<'_>, pointer: &str) -> Vec<(String, Pattern)> {
-    reader
-        .texts(pointer, MAX_PATTERNS)
-        .into_iter()
-        .filter_map(|(at, _, text)| match pattern::parse(text) {
+    let written = reader.texts(pointer, MAX_PATTERNS).into_iter();
+    written
+        .filter_map(|(at, _, text): (String, _, _)| match pattern::parse(text) {
             Ok(pattern) => Some((at, pattern)),
             Err(why) => {
                 reader.error(Code::Security, &at, why);
@@ -316,9 +320,8 @@ fn patterns(reader: &mut Reader<'_>, pointer: &str) -> Vec<(String, Pattern)> {
 
 fn hosts(reader: &mut Reader<'_>) -> Vec<HostPattern> {
     let list = "/securityContext/networkAccess/allowHosts";
-    let found: Vec<_> = reader
-        .texts(list, MAX_HOSTS)
-        .into_iter()
+    let written = reader.texts(list, MAX_HOSTS).into_iter();
+    let found: Vec<_> = written
         .filter_map(|(at, _, text)| reader.parsed(&at, host::parse_pattern(text)))
         .collect();
     let ports: BTreeSet<u16> = found.iter().flat_map(HostPattern::ports).collect();

@@ -125,7 +125,7 @@ pub fn canonical_name(written: &str) -> Option<String> {
 /// allows `_`, as in names that are looked up (`_sip._tcp`).
 fn plain(name: &str, underscore: bool) -> bool {
     name.len() <= 253
-        && name.split('.').all(|label| {
+        && name.split('.').all(|label: &str| {
             (1..=63).contains(&label.len())
                 && !label.starts_with('-')
                 && !label.ends_with('-')

@@ -138,13 +138,13 @@ impl<'d> Reader<'d> {
                 (false, format!("`{key}` is blank{}", about(rule)))
             }
             Kind::Enum { options } => {
-                let choices: Vec<&str> = options
+                let known: Vec<&str> = options
                     .as_array()
                     .into_iter()
                     .flatten()
                     .filter_map(Value::as_str)
                     .collect();
-                let near = did_you_mean(error.instance().as_str().unwrap_or_default(), &choices);
+                let near = did_you_mean(error.instance().as_str().unwrap_or_default(), &known);
                 (false, format!("`{key}` {}{near}", must(error)))
             }
             Kind::Type { .. } if rule["required"].is_array() => {
@@ -171,7 +171,7 @@ impl<'d> Reader<'d> {
     }
 
     fn unknown_names(&mut self, at: &str, names: &[String], rule: &Value) {
-        let fields: Vec<&str> = rule["properties"]
+        let known: Vec<&str> = rule["properties"]
             .as_object()
             .into_iter()
             .flatten()
@@ -179,7 +179,7 @@ impl<'d> Reader<'d> {
             .collect();
         for name in names.iter().take(MAX_NAMES) {
             let pointer = below(at, name);
-            let near = did_you_mean(name, &fields);
+            let near = did_you_mean(name, &known);
             let code = if pointer.starts_with("/securityContext") {
                 Code::Security
             } else {
@@ -188,7 +188,7 @@ impl<'d> Reader<'d> {
             let message = format!(
                 "unknown key `{}`{near}; known here: {}",
                 text::head(name, 80),
-                fields.join(", ")
+                known.join(", ")
             );
             self.add(Severity::Error, code, &pointer, true, &message);
         }
@@ -223,19 +223,20 @@ impl<'d> Reader<'d> {
     /// `most` are read.
     pub fn texts(&self, pointer: &str, most: usize) -> Vec<(String, &'d str, &'d str)> {
         match self.value.pointer(pointer) {
-            Some(Value::Array(items)) => items
-                .iter()
-                .take(most)
-                .enumerate()
-                .filter_map(|(at, item)| Some((format!("{pointer}/{at}"), "", item.as_str()?)))
-                .collect(),
-            Some(Value::Object(members)) => members
-                .iter()
-                .take(most)
-                .filter_map(|(name, value)| {
-                    Some((below(pointer, name), name.as_str(), value.as_str()?))
-                })
-                .collect(),
+            Some(Value::Array(items)) => {
+                let texts = items.iter().take(most).enumerate();
+                texts
+                    .filter_map(|(at, item)| Some((format!("{pointer}/{at}"), "", item.as_str()?)))
+                    .collect()
+            }
+            Some(Value::Object(members)) => {
+                let texts = members.iter().take(most);
+                texts
+                    .filter_map(|(name, value)| {
+                        Some((below(pointer, name), name.as_str(), value.as_str()?))
+                    })
+                    .collect()
+            }
             _ => Vec::new(),
         }
     }
@@ -257,8 +258,8 @@ impl<'d> Reader<'d> {
         } else {
             usize::MAX
         });
-        each.map(|index| format!("{pointer}/{index}"))
-            .filter_map(|pointer| self.get(&pointer).map(|entry| (pointer, entry)))
+        let each = each.map(|index| format!("{pointer}/{index}"));
+        each.filter_map(|pointer| self.get(&pointer).map(|entry| (pointer, entry)))
             .collect()
     }
 
@@ -341,13 +342,15 @@ impl<'d> Reader<'d> {
             return;
         }
         let At { line, column } = self.source_map.at(pointer, is_name);
+        let pointer = pointer.to_owned();
+        let message = text::printable(message);
         self.problems.push(Problem {
             severity,
             code,
-            pointer: pointer.to_owned(),
+            pointer,
             line,
             column,
-            message: text::printable(message),
+            message,
         });
     }
 
@@ -421,7 +424,7 @@ fn rule<'s>(schema: &'s Value, path: &str) -> &'s Value {
 
 /// `; did you mean …?` for the nearest known word, or nothing.
 pub fn did_you_mean(word: &str, known: &[&str]) -> String {
-    suggest::nearest(word, known.iter().copied())
-        .map(|word| format!("; did you mean `{word}`?"))
+    let near = suggest::nearest(word, known.iter().copied());
+    near.map(|word| format!("; did you mean `{word}`?"))
         .unwrap_or_default()
 }

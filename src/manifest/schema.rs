@@ -65,13 +65,14 @@ impl Schema {
         let deep = bounds.is_recursive;
         let compiled = on_stack(deep, || build(raw)).map_err(|why| bounds::fault("", why))??;
         let text = raw.to_string();
+        let may_hide = ["writeOnly", "x-secret"]
+            .iter()
+            .any(|word| text.contains(word));
         let schema = Schema {
             raw: raw.clone(),
             compiled: Arc::new(compiled),
             bounds: Arc::new(bounds),
-            may_hide: ["writeOnly", "x-secret"]
-                .iter()
-                .any(|word| text.contains(word)),
+            may_hide,
         };
         on_stack(deep, || schema.check_defaults()).map_err(|why| bounds::fault("", why))??;
         Ok(schema)
@@ -271,7 +272,7 @@ fn options<'i>() -> jsonschema::ValidationOptions<'i> {
         .should_validate_formats(true)
         .with_pattern_options(regex)
         // The checker's own format check takes time quadratic in the text.
-        .with_format("regex", |text| {
+        .with_format("regex", |text: &str| {
             text.len() <= MAX_FORMAT_BYTES && jsonschema_regex::is_valid_ecma_regex(text)
         })
 }
@@ -280,8 +281,8 @@ fn build(raw: &Value) -> Result<Validator, Problem> {
     options().build(raw).map_err(|error| {
         let place = error.instance_path().as_str();
         if place.ends_with("/type") {
-            let value = error.instance().as_str().unwrap_or_default();
-            let near = suggest::hint(value, TYPES);
+            let given = error.instance().as_str().unwrap_or_default();
+            let near = suggest::hint(given, TYPES);
             let types = TYPES.join(", ");
             return bounds::fault(place, format!("not a type{near}; the types are {types}"));
         }

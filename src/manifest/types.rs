@@ -249,9 +249,10 @@ impl ToolPaths {
     /// Whether the path of `folder` in a base beside this one is that of the script's folder, or
     /// one above, in this base.
     fn mirrors(&self, folder: &Path, script: &Path) -> bool {
-        let same = folder
+        let beside = folder
             .ancestors()
-            .find(|top| top.parent() == self.base.parent())
+            .find(|top| top.parent() == self.base.parent());
+        let same = beside
             .and_then(|top| folder.strip_prefix(top).ok())
             .filter(|same| !same.as_os_str().is_empty());
         same.is_some_and(|same| script.starts_with(self.base.join(same)))

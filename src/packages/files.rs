@@ -54,8 +54,8 @@ pub(super) struct TextFile {
 impl<'a> ScriptFolder<'a> {
     pub fn open(location: &ScriptLocation<'a>) -> Result<ScriptFolder<'a>, FileProblem> {
         let path = location.script.parent().unwrap_or(Path::new("/"));
-        let at = files::without_links(path, OFlag::O_PATH | OFlag::O_DIRECTORY)
-            .map_err(|errno| closed(path, "opened", errno))?;
+        let opened = files::without_links(path, OFlag::O_PATH | OFlag::O_DIRECTORY);
+        let at = opened.map_err(|errno| closed(path, "opened", errno))?;
         Ok(ScriptFolder {
             at,
             path,
@@ -103,8 +103,8 @@ impl<'a> ScriptFolder<'a> {
             MAX_FILE_BYTES
         };
         let bytes = files::whole(File::from(file), most)
-            .map_err(|error| bad(format!("it cannot be read: {error}"), &path))?
-            .ok_or_else(|| bad(format!("it is larger than {most} bytes"), &path))?;
+            .map_err(|error| bad(format!("it cannot be read: {error}"), &path))?;
+        let bytes = bytes.ok_or_else(|| bad(format!("it is larger than {most} bytes"), &path))?;
         std::str::from_utf8(&bytes).map_err(|_| bad("it is not UTF-8 text".to_owned(), &path))?;
         Ok(Some(TextFile::new(path.clone(), &bytes)))
     }
@@ -122,19 +122,19 @@ impl<'a> ScriptFolder<'a> {
     pub fn without(&self, settings: &[&str]) -> Result<(), FileProblem> {
         let why = "the settings of an installer beside a script are not obeyed: the policy and \
                    this host's configuration say where packages come from; remove the file";
-        settings
-            .iter()
-            .find(|name| self.has(name))
-            .map_or(Ok(()), |name| Err(problem(&self.path.join(name), 0, why)))
+        let found = settings.iter().find(|name| self.has(name));
+        found.map_or(Ok(()), |name| Err(problem(&self.path.join(name), 0, why)))
     }
 }
 
 impl TextFile {
     pub fn new(path: PathBuf, bytes: &[u8]) -> TextFile {
+        let text = String::from_utf8_lossy(bytes).into_owned();
+        let sha256 = crate::base::sha256_hex(bytes);
         TextFile {
             path,
-            text: String::from_utf8_lossy(bytes).into_owned(),
-            sha256: crate::base::sha256_hex(bytes),
+            text,
+            sha256,
             lines: OnceLock::new(),
         }
     }
@@ -158,7 +158,7 @@ impl TextFile {
                     .chain(self.text.match_indices('\n').map(|(at, _)| at + 1))
                     .collect()
             })
-            .partition_point(|start| *start <= offset)
+            .partition_point(|start: &usize| *start <= offset)
     }
 
     pub fn problem(&self, line: usize, message: impl AsRef<str>) -> FileProblem {

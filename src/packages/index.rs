@@ -124,12 +124,14 @@ impl Index {
                         query: Vec::new(),
                         request_headers: OF_INSTALLERS.map(str::to_owned).to_vec(),
                     };
+                    let name = "INDEX_CREDENTIAL".to_owned();
+                    let why = "the index asks for it".to_owned();
                     Ok(SecretGrant {
-                        name: "INDEX_CREDENTIAL".to_owned(),
+                        name,
                         from,
                         header: Some(header),
                         rule: rule.clone(),
-                        why: "the index asks for it".to_owned(),
+                        why,
                     })
                 },
             )
@@ -192,9 +194,11 @@ impl Index {
 
     /// The files that its credential and its certificates are read from.
     pub fn files(&self) -> impl Iterator<Item = PathBuf> {
-        self.credential
+        let credential = self
+            .credential
             .iter()
-            .flat_map(|credential| credential.from.named_files())
+            .flat_map(|credential| credential.from.named_files());
+        credential
             .chain(self.ca.iter().map(|(path, _)| path.as_path()))
             .map(Path::to_path_buf)
     }
@@ -232,7 +236,7 @@ fn address(written: &str) -> Result<(String, HostPattern), String> {
         || !uri
             .path()
             .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || b"-._~/%+".contains(&b))
+            .all(|b: u8| b.is_ascii_alphanumeric() || b"-._~/%+".contains(&b))
     {
         return Err(bad(
             "only a path of plain characters may follow the host",

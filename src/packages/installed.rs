@@ -64,7 +64,7 @@ pub fn compare(
             continue;
         };
         let why = match (
-            approved.get(&place).is_some_and(|it| {
+            approved.get(&place).is_some_and(|it: &Package| {
                 it.name == name && versions::are_same(ecosystem, &it.version, &version)
             }),
             met.insert(place, item),
@@ -98,9 +98,11 @@ fn python(root: BorrowedFd, item: &Item, below: &str) -> Result<Option<Distribut
     let text = read(root, &file, MAX_METADATA_BYTES)?;
     let text = String::from_utf8_lossy(&text);
     let header = |key: &str| {
-        text.lines()
+        let mut fields = text
+            .lines()
             .take_while(|line| !line.is_empty())
-            .filter_map(|line| line.split_once(':'))
+            .filter_map(|line| line.split_once(':'));
+        fields
             .find(|(name, _)| name.eq_ignore_ascii_case(key))
             .map(|(_, value)| value.trim())
     };
@@ -141,9 +143,8 @@ fn info(name: &str) -> Option<(&str, String)> {
 fn check_record(root: BorrowedFd, item: &Item) -> Result<(), TreeError> {
     let record = read(root, &format!("{}/RECORD", item.path), MAX_RECORD_BYTES)?;
     for line in String::from_utf8_lossy(&record).lines() {
-        let top = line
-            .trim_start_matches('"')
-            .split(['/', ','])
+        let mut parts = line.trim_start_matches('"').split(['/', ',']);
+        let top = parts
             .find(|part| !matches!(*part, "" | "."))
             .unwrap_or_default();
         if item.path.rsplit('/').next() != Some(top) && info(top).is_some() {
@@ -207,7 +208,8 @@ fn read(root: BorrowedFd, path: &str, most: u64) -> Result<Vec<u8>, TreeError> {
     let Ok(file) = open_at(root, path, OFlag::O_RDONLY) else {
         return Ok(Vec::new());
     };
-    files::whole(File::from(file), most)?.map_or_else(
+    let bytes = files::whole(File::from(file), most)?;
+    bytes.map_or_else(
         || hostile(path, &format!("is larger than {most} bytes")),
         Ok,
     )

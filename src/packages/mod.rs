@@ -36,13 +36,13 @@ pub fn find(location: &ScriptLocation<'_>) -> Result<Option<PackageRequirements>
             node::find(&folder, location.ignore_lock)
         }
     };
-    let requirements = match Ecosystem::for_language(location.language) {
+    let wanted = match Ecosystem::for_language(location.language) {
         Some(Ecosystem::Python) => python::find(&folder, location)?,
         Some(Ecosystem::Node) => node()?,
         // A module has no packages; files beside it that name some are reported.
         None => python::find(&folder, location)?.map_or_else(node, |wanted| Ok(Some(wanted)))?,
     };
-    Ok(requirements.filter(|requirements| !requirements.requires.is_empty()))
+    Ok(wanted.filter(|wanted| !wanted.requires.is_empty()))
 }
 
 /// Reads a lock that lies beside no script: one of PEP 751, or of npm. `python`: as in
@@ -82,19 +82,19 @@ impl FileStamps {
         let folder = script.parent().unwrap_or(Path::new("/"));
         let name = script.file_name().unwrap_or_default().to_string_lossy();
         let own = [format!("{name}.lock"), python::own_lock(&name)];
-        let present = python::NAMES
+        let names = python::NAMES
             .iter()
             .chain(&node::NAMES)
             .copied()
-            .chain(own.iter().map(String::as_str))
+            .chain(own.iter().map(String::as_str));
+        let present = names
             .map(|name| folder.join(name))
             .filter(|path| path.symlink_metadata().is_ok());
         // A file that comes or goes is a change of the folder.
-        let stamps: Vec<_> = [folder.to_owned(), script.to_owned()]
+        let all = [folder.to_owned(), script.to_owned()]
             .into_iter()
-            .chain(present)
-            .map(|path| (stamp(&path), path))
-            .collect();
+            .chain(present);
+        let stamps: Vec<_> = all.map(|path| (stamp(&path), path)).collect();
         let now = jiff::Timestamp::now();
         let second_ago = (now.as_second() - 1, i64::from(now.subsec_nanosecond()));
         let are_young = stamps

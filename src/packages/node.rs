@@ -58,19 +58,21 @@ pub(super) fn find(
         return Ok(None);
     };
     let document = parse(&file)?;
-    let dependencies = read_requirements(&file, &document)?;
-    if dependencies.is_empty() {
+    let asked = read_requirements(&file, &document)?;
+    if asked.is_empty() {
         return Ok(None);
     }
     folder.without(&[".npmrc", ".yarnrc", ".yarnrc.yml", "bunfig.toml"])?;
-    let requires: Vec<Required> = dependencies
+    let requires: Vec<Required> = asked
         .iter()
-        .map(|(name, (versions, _))| Required {
-            name: name.clone(),
-            versions: versions.clone(),
-            pinned: versions::pins(Ecosystem::Node, versions),
-            place: file.name(),
-        })
+        .map(
+            |(name, (versions, _)): (&String, &(String, bool))| Required {
+                name: name.clone(),
+                versions: versions.clone(),
+                pinned: versions::pins(Ecosystem::Node, versions),
+                place: file.name(),
+            },
+        )
         .collect();
     // The first that is there wins, as npm has it.
     for name in [SHRINKWRAP, LOCK]
@@ -79,7 +81,7 @@ pub(super) fn find(
     {
         if let Some(lock) = folder.read(name)? {
             let tree = tree(&lock)?;
-            for (wanted, (range, optional)) in &dependencies {
+            for (wanted, (range, optional)) in &asked {
                 is_met(wanted, range, *optional, &tree).map_err(|why| {
                     let words = format!(
                         "`{wanted} {range}` is required, and {} {why}: lock again",
@@ -106,14 +108,17 @@ pub(super) fn find(
         .chain(&foreign)
         .map(TextFile::source)
         .collect();
-    let mut inputs = vec![("package.json".to_owned(), manifest(&dependencies))];
+    let mut inputs = vec![("package.json".to_owned(), manifest(&asked))];
     inputs.extend(foreign.map(|file| (FOREIGN.to_owned(), file.text)));
+    let ecosystem = Ecosystem::Node;
+    let lock_file = LOCK.to_owned();
+    let packages = Vec::new();
     Ok(Some(PackageRequirements {
-        ecosystem: Ecosystem::Node,
+        ecosystem,
         sources,
-        packages: Vec::new(),
+        packages,
         locked: false,
-        lock_file: LOCK.to_owned(),
+        lock_file,
         inputs,
         requires,
     }))
@@ -122,15 +127,15 @@ pub(super) fn find(
 /// Reads a lock without a package.json beside it: the packages at its top are the requirements.
 pub(super) fn read_lock(lock: &TextFile) -> Result<PackageRequirements, FileProblem> {
     let tree = tree(lock)?;
-    let requires = tree
+    let top = tree
         .iter()
-        .filter(|(place, _)| names(place).is_some_and(|names| names.len() == 1))
-        .map(|(place, entry)| Required {
-            name: place["node_modules/".len()..].to_owned(),
-            versions: entry.package.version.clone(),
-            pinned: true,
-            place: lock.name(),
-        });
+        .filter(|(place, _)| names(place).is_some_and(|names| names.len() == 1));
+    let requires = top.map(|(place, entry)| Required {
+        name: place["node_modules/".len()..].to_owned(),
+        versions: entry.package.version.clone(),
+        pinned: true,
+        place: lock.name(),
+    });
     Ok(locked(vec![lock.source()], requires.collect(), &tree))
 }
 
@@ -138,13 +143,16 @@ fn locked(sources: Vec<SourceFile>, requires: Vec<Required>, tree: &Tree) -> Pac
     let mut packages: Vec<Package> = tree.values().map(|entry| entry.package.clone()).collect();
     packages.sort();
     packages.dedup();
+    let inputs = vec![("places.json".to_owned(), json!(tree).to_string())];
+    let ecosystem = Ecosystem::Node;
+    let lock_file = LOCK.to_owned();
     PackageRequirements {
-        ecosystem: Ecosystem::Node,
+        ecosystem,
         sources,
         packages,
         locked: true,
-        lock_file: LOCK.to_owned(),
-        inputs: vec![("places.json".to_owned(), json!(tree).to_string())],
+        lock_file,
+        inputs,
         requires,
     }
 }
@@ -152,9 +160,8 @@ fn locked(sources: Vec<SourceFile>, requires: Vec<Required>, tree: &Tree) -> Pac
 /// The package.json that a resolver is given: names and ranges alone.
 fn manifest(asked: &Dependencies) -> String {
     let part = |optional| -> Map<String, Value> {
-        asked
-            .iter()
-            .filter(|(_, (_, soft))| *soft == optional)
+        let members = asked.iter().filter(|(_, (_, soft))| *soft == optional);
+        members
             .map(|(name, (range, _))| (name.clone(), json!(range)))
             .collect()
     };
@@ -169,9 +176,9 @@ fn parse(file: &TextFile) -> Result<Document<'_>, FileProblem> {
 
 /// The line of a requirement.
 fn line(document: &Document<'_>, name: &str) -> usize {
-    ["dependencies", "optionalDependencies"]
-        .iter()
-        .map(|field| format!("/{field}/{}", escape_segment(name)))
+    let fields = ["dependencies", "optionalDependencies"].iter();
+    let pointers = fields.map(|field| format!("/{field}/{}", escape_segment(name)));
+    pointers
         .map(|pointer| document.place_of_key(&pointer).0)
         .find(|line| *line > 0)
         .unwrap_or_default()
@@ -181,7 +188,7 @@ fn read_requirements(
     file: &TextFile,
     document: &Document<'_>,
 ) -> Result<Dependencies, FileProblem> {
-    let mut dependencies = Dependencies::new();
+    let mut asked = Dependencies::new();
     for (field, optional) in [("dependencies", false), ("optionalDependencies", true)] {
         let listed = match &document.value[field] {
             Value::Null => continue,
@@ -203,19 +210,19 @@ fn read_requirements(
                 return Err(bad(&no_range(range)));
             }
             // A package in both fields is optional, as in npm.
-            dependencies.insert(read, (range.to_owned(), optional));
+            asked.insert(read, (range.to_owned(), optional));
         }
     }
     let empty = [Value::Null, json!(false), json!([]), json!({})];
     let refused = REFUSED
         .iter()
         .find(|field| !empty.contains(&document.value[**field]));
-    if let Some(field) = refused.filter(|_| !dependencies.is_empty()) {
+    if let Some(field) = refused.filter(|_| !asked.is_empty()) {
         let line = document.place_of_key(&format!("/{field}")).0;
         let why = "changes what is installed, and only names and versions count here: remove it";
         return Err(file.problem(line, format!("`{field}` {why}")));
     }
-    Ok(dependencies)
+    Ok(asked)
 }
 
 /// Checks that the lock has the package under its own name, at a version that fits.
@@ -265,7 +272,8 @@ fn tree(file: &TextFile) -> Result<Tree, FileProblem> {
         .filter(|(place, _)| !place.is_empty())
         .collect::<BTreeMap<_, _>>()
     {
-        let entry = entry(place, said, &tree).map_err(|why| {
+        let entry = entry(place, said, &tree);
+        let entry = entry.map_err(|why| {
             file.problem(
                 document
                     .place_of_key(&format!("/packages/{}", escape_segment(place)))
@@ -293,7 +301,7 @@ fn entry(place: &str, said: &Value, tree: &Tree) -> Result<Option<LockedPackage>
     }
     if let Some(url) = said["resolved"]
         .as_str()
-        .filter(|url| !url.starts_with("https://") && !url.starts_with("http://"))
+        .filter(|url: &&str| !url.starts_with("https://") && !url.starts_with("http://"))
     {
         return Err(no_range(url));
     }
@@ -335,6 +343,7 @@ fn entry(place: &str, said: &Value, tree: &Tree) -> Result<Option<LockedPackage>
             )
         })
         .collect();
+    let optional = said["optional"] == true || said["devOptional"] == true;
     Ok(Some(LockedPackage {
         package: Package {
             name,
@@ -342,7 +351,7 @@ fn entry(place: &str, said: &Value, tree: &Tree) -> Result<Option<LockedPackage>
             hashes,
         },
         bundled,
-        optional: said["optional"] == true || said["devOptional"] == true,
+        optional,
         only,
     }))
 }
@@ -385,7 +394,7 @@ fn edges(said: &Value) -> Result<(), String> {
 fn integrity(text: &str) -> Result<Vec<String>, String> {
     let found: Vec<String> = text
         .split_ascii_whitespace()
-        .filter(|hash| {
+        .filter(|hash: &&str| {
             let Some((kind, digits)) = hash.split_once('-') else {
                 return false;
             };

@@ -210,12 +210,11 @@ fn unlocked(
     foreign: Option<UvLock>,
     lock_file: String,
 ) -> PackageRequirements {
-    let sources = lists
+    let files = lists
         .iter()
         .map(|lists| &lists.file)
-        .chain(foreign.iter().map(|(file, _)| file))
-        .map(TextFile::source)
-        .collect();
+        .chain(foreign.iter().map(|(file, _)| file));
+    let sources = files.map(TextFile::source).collect();
     let requires = list_required(lists);
     let mut lines: Vec<String> = lists
         .iter()
@@ -228,10 +227,12 @@ fn unlocked(
         inputs.push((UV_LOCK.to_owned(), file.text));
         inputs.extend(project.map(|project| ("project".to_owned(), project)));
     }
+    let ecosystem = Ecosystem::Python;
+    let packages = Vec::new();
     PackageRequirements {
-        ecosystem: Ecosystem::Python,
+        ecosystem,
         sources,
-        packages: Vec::new(),
+        packages,
         locked: false,
         lock_file,
         inputs,
@@ -265,7 +266,7 @@ fn from_lock(
         "requirements.txt".to_owned(),
         packages
             .iter()
-            .map(|package| {
+            .map(|package: &Package| {
                 let hashes: String = package
                     .hashes
                     .iter()
@@ -290,8 +291,9 @@ fn from_lock(
         .chain([&lock.file])
         .map(TextFile::source)
         .collect();
+    let ecosystem = Ecosystem::Python;
     Ok(PackageRequirements {
-        ecosystem: Ecosystem::Python,
+        ecosystem,
         sources,
         packages,
         locked: true,
@@ -304,9 +306,8 @@ fn from_lock(
 fn package(name: &str, version: Option<&str>, mut hashes: Vec<String>) -> Result<Package, String> {
     let name =
         versions::name(Ecosystem::Python, name).ok_or("this is not the name of a package")?;
-    let version = version
-        .and_then(|text| versions::version(Ecosystem::Python, text))
-        .ok_or("it has no version that can be read")?;
+    let version = version.and_then(|text| versions::version(Ecosystem::Python, text));
+    let version = version.ok_or("it has no version that can be read")?;
     if hashes.is_empty() {
         return Err("it has no hash (sha256, sha384 or sha512)".to_owned());
     }
@@ -397,11 +398,9 @@ impl Lock {
                     "it is {what}, and packages come from the policy's index alone"
                 )));
             }
-            let known = sdist
-                .iter()
-                .chain(wheels)
-                .flat_map(|file| &file.hashes)
-                .filter(|(kind, _)| ["sha256", "sha384", "sha512"].contains(&kind.as_str()));
+            let all = sdist.iter().chain(wheels).flat_map(|file| &file.hashes);
+            let known =
+                all.filter(|(kind, _)| ["sha256", "sha384", "sha512"].contains(&kind.as_str()));
             let hashes = known
                 .map(|(kind, digits)| hash(&format!("{kind}:{digits}")))
                 .collect::<Result<_, _>>();
@@ -618,7 +617,7 @@ fn parse_requirements<'t>(
     }
     listed
         .iter()
-        .map(|written| {
+        .map(|written: &Spanned<String>| {
             let line = line(written.span().start);
             environment
                 .requirement(written.get_ref(), line)
@@ -635,9 +634,8 @@ fn block(
     let mut lines = script.text.lines().enumerate();
     let mut found = None;
     while let Some((at, _)) = lines.find(|(_, line)| line.trim_end() == "# /// script") {
-        let body: Vec<&str> = lines
-            .clone()
-            .map(|(_, line)| line)
+        let rest = lines.clone().map(|(_, line)| line);
+        let body: Vec<&str> = rest
             .take_while(|line| *line == "#" || line.starts_with("# "))
             .collect();
         // The last closing line of the comment counts (PEP 723).
@@ -737,7 +735,7 @@ impl Environment {
         let is_path = wanted.starts_with(['.', '/', '~'])
             || [".whl", ".tar.gz", ".zip"]
                 .iter()
-                .any(|end| wanted.trim_end().ends_with(end));
+                .any(|end: &&str| wanted.trim_end().ends_with(end));
         // The library would read a path with dashes as a name; a version holds none of these signs.
         if wanted.contains(['@', ':']) || wanted.starts_with("git+") || is_path {
             let what = if wanted.contains("git+") {
@@ -758,9 +756,8 @@ impl Environment {
             format!("`{whole}` is not a requirement ({why}): write for example `name>=1.2,<2`")
         }
         // The library panics where a name or an extra ends with a sign and something follows.
-        let mut names = wanted
-            .split(['<', '>', '=', '!', '~', '('])
-            .next()
+        let names = wanted.split(['<', '>', '=', '!', '~', '(']).next();
+        let mut names = names
             .unwrap_or_default()
             .split(|c: char| !c.is_ascii_alphanumeric() && !"._-".contains(c));
         if names.any(|name| name.ends_with(['.', '-', '_'])) {
@@ -787,10 +784,11 @@ impl Environment {
             .marker
             .try_to_string()
             .map_or_else(String::new, |marker| format!(" ; {marker}"));
+        let text = format!("{name}{extras}{versions}{marker}");
         Ok(Requirement {
-            text: format!("{name}{extras}{versions}{marker}"),
             name,
             versions,
+            text,
             applies: self.holds(&read.marker),
             line,
         })

@@ -171,17 +171,13 @@ impl Store {
         let entry = Some(entry)
             .filter(|entry| is_ours && !entry.name.contains('/'))
             .map(Arc::new)?;
-        let mut entries = lock(&self.known);
-        if entries
-            .values()
-            .map(|entries| entries.items.len())
-            .sum::<usize>()
-            + entry.items.len()
+        let mut known = lock(&self.known);
+        if known.values().map(|known| known.items.len()).sum::<usize>() + entry.items.len()
             > MAX_LISTED
         {
-            entries.clear();
+            known.clear();
         }
-        entries.insert(stamp, entry.clone());
+        known.insert(stamp, entry.clone());
         Some(entry)
     }
 
@@ -255,19 +251,17 @@ impl Store {
             items,
         };
         let text = serde_json::to_vec(&entry).map_err(io::Error::from)?;
-        let stored_record = self.content.put(key, &RECORD, &text);
-        if stored_record.is_err() {
+        let kept = self.content.put(key, &RECORD, &text);
+        if kept.is_err() {
             let _ = self.content.remove_tree(&work.tree);
         }
-        Ok(stored_record?)
+        Ok(kept?)
     }
 
     /// All entries that can be read, and when each was used last, oldest first.
     pub fn list(&self) -> io::Result<Vec<(Arc<BuiltEnvironment>, SystemTime)>> {
-        let mut all: Vec<_> = self
-            .content
-            .keys(&RECORD)?
-            .into_iter()
+        let keys = self.content.keys(&RECORD)?.into_iter();
+        let mut all: Vec<_> = keys
             .filter_map(|(key, used)| Some((self.entry(&key)?, used)))
             .collect();
         all.sort_by_key(|(_, used)| *used);
@@ -286,9 +280,11 @@ impl Store {
     pub fn tidy(&self) -> io::Result<()> {
         self.content.tidy(&|key| {
             let entry = self.entry(key)?;
+            let name = entry.name.clone();
+            let bytes = entry.disk.max(entry.bytes);
             Some(Tree {
-                name: entry.name.clone(),
-                bytes: entry.disk.max(entry.bytes),
+                name,
+                bytes,
                 files: entry.items.len(),
             })
         })

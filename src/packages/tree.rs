@@ -219,7 +219,7 @@ pub fn add_stamps(root: BorrowedFd, items: Vec<Item>) -> io::Result<(Vec<Item>, 
     let mut disk = 0;
     let items = items
         .into_iter()
-        .map(|item| -> io::Result<Item> {
+        .map(|item: Item| -> io::Result<Item> {
             let stat = fstatat(root, item.path.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW)?;
             disk += u64::try_from(stat.st_blocks).unwrap_or_default() * 512;
             Ok(Item {
@@ -270,15 +270,15 @@ pub fn first_changed<'i>(root: BorrowedFd, items: &'i [Item]) -> Option<&'i str>
 /// Paths at which an interpreter runs code before the script: `.pth` files and the customisation
 /// modules.
 pub fn startup_files(items: &[Item], site: &str) -> Vec<PathBuf> {
-    let first = items
+    let names = items
         .iter()
-        .filter_map(|item| Some((item, item.path.strip_prefix(site)?.strip_prefix('/')?)))
-        .filter(|(_, name)| {
-            !name.contains('/')
-                && (name.ends_with(".pth")
-                    || ["sitecustomize", "usercustomize"]
-                        .contains(&name.split('.').next().unwrap_or(name)))
-        });
+        .filter_map(|item| Some((item, item.path.strip_prefix(site)?.strip_prefix('/')?)));
+    let first = names.filter(|(_, name)| {
+        !name.contains('/')
+            && (name.ends_with(".pth")
+                || ["sitecustomize", "usercustomize"]
+                    .contains(&name.split('.').next().unwrap_or(name)))
+    });
     first.map(|(item, _)| PathBuf::from(&item.path)).collect()
 }
 

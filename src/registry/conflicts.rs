@@ -77,7 +77,7 @@ pub(super) fn settle_ids(
     candidates: Vec<Tool>,
     policies: Option<&policy::Policies>,
 ) -> (Vec<Tool>, Vec<Refused>) {
-    let mut settled = Vec::new();
+    let mut kept = Vec::new();
     let mut refused = Vec::new();
     let mut groups: BTreeMap<String, Vec<Tool>> = BTreeMap::new();
     for tool in candidates {
@@ -95,9 +95,9 @@ pub(super) fn settle_ids(
         }
     }
     for group in groups.into_values() {
-        settle_id(group, policies, &mut settled, &mut refused);
+        settle_id(group, policies, &mut kept, &mut refused);
     }
-    (settled, refused)
+    (kept, refused)
 }
 
 /// Versions of one id live side by side in one folder, each version once: the folder that a
@@ -127,12 +127,12 @@ fn settle_id(
         let highest = group.iter().map(|tool| standing(tool, policies)).max();
         let settled: BTreeSet<_> = group
             .iter()
-            .filter(|tool| Some(standing(tool, policies)) == highest)
+            .filter(|tool: &&Tool| Some(standing(tool, policies)) == highest)
             .map(place)
             .collect();
         let (stay, go): (Vec<_>, Vec<_>) = group
             .into_iter()
-            .partition(|tool| settled.len() == 1 && settled.contains(&place(tool)));
+            .partition(|tool: &Tool| settled.len() == 1 && settled.contains(&place(tool)));
         refuse(go, &stay, what, refused);
         group = stay;
     }
@@ -170,7 +170,9 @@ fn standing(tool: &Tool, policies: Option<&policy::Policies>) -> Standing {
         Standing::Program
     } else if tool.source != load::FILES {
         Standing::Remote
-    } else if policies.is_some_and(|all| all.settles(&tool.manifest.id, &tool.site.manifest)) {
+    } else if policies
+        .is_some_and(|all: &policy::Policies| all.settles(&tool.manifest.id, &tool.site.manifest))
+    {
         Standing::Named
     } else {
         Standing::File
@@ -191,7 +193,7 @@ fn refuse(go: Vec<Tool>, stay: &[Tool], what: &str, refused: &mut Vec<Refused>) 
         .iter()
         .chain(stay)
         .zip(&places)
-        .map(|(tool, at)| match at {
+        .map(|(tool, at): (&Tool, &(usize, usize))| match at {
             (0, _) => format!("{} ({})", tool.origin(), tool.reference()),
             (line, column) => format!("{}:{line}:{column} ({})", tool.origin(), tool.reference()),
         })
@@ -302,8 +304,9 @@ pub(super) fn settle_services(
                 tools.push(tool);
             }
             Err((pointer, message)) => {
+                let pointer = pointer.into();
                 refused.push(Refused {
-                    pointer: pointer.into(),
+                    pointer,
                     ..Refused::new(tool, Code::Dependency, message)
                 });
             }
@@ -401,8 +404,8 @@ pub(super) fn settle_requires(tools: &mut [Tool]) {
             queue.extend(waiters.get(tool.manifest.id.as_str()).into_iter().flatten());
         }
     }
-    let mut needs: BTreeMap<usize, Vec<Need>> = (0..tools.len())
-        .filter(|index| !ready.contains(index))
+    let waiting = (0..tools.len()).filter(|index| !ready.contains(index));
+    let mut needs: BTreeMap<usize, Vec<Need>> = waiting
         .map(|index| (index, unmet(&tools[index], tools, &by_id, &ready)))
         .collect();
     // A waiting tool that depends on no tool with a missing need waits for a cycle.
@@ -410,7 +413,7 @@ pub(super) fn settle_requires(tools: &mut [Tool]) {
     queue.extend(
         needs
             .iter()
-            .filter(|(index, needs)| {
+            .filter(|(index, needs): &(&usize, &Vec<Need>)| {
                 !tools[**index].needs.is_empty() || needs.iter().any(|need| need.mistake)
             })
             .map(|(index, _)| *index),
@@ -453,7 +456,7 @@ fn unmet(
             .unwrap_or_default();
         let fitting: Vec<_> = versions
             .iter()
-            .filter(|index| range.matches(&tools[**index].manifest.version))
+            .filter(|index: &&usize| range.matches(&tools[**index].manifest.version))
             .collect();
         if fitting.iter().any(|index| ready.contains(index)) {
             continue;

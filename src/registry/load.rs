@@ -57,10 +57,12 @@ pub const BUILTIN_FILES: &[(&str, &str)] = &[
 static BUILTIN_MANIFESTS: LazyLock<Vec<Arc<Manifest>>> = LazyLock::new(|| {
     BUILTIN_FILES
         .iter()
-        .map(|(name, text)| match manifest::read(text.as_bytes()) {
-            Ok((manifest, _)) => Arc::new(manifest),
-            Err(problems) => panic!("the builtin manifest {name}: {problems:?}"),
-        })
+        .map(
+            |(name, text): &(&str, &str)| match manifest::read(text.as_bytes()) {
+                Ok((manifest, _)) => Arc::new(manifest),
+                Err(problems) => panic!("the builtin manifest {name}: {problems:?}"),
+            },
+        )
         .collect()
 });
 
@@ -162,10 +164,11 @@ impl DirectToolLoader {
         std::panic::catch_unwind(read).unwrap_or_else(|_| {
             let message = "this file made the reader fail: a fault in toolhost; please report it";
             let path = candidate.base.path.join(&candidate.relative);
+            let found = Err(claim(&path, b"", bases));
             let problem = Problem::new(Severity::Error, Code::Unreadable, "", message);
             Read {
-                found: Err(claim(&path, b"", bases)),
                 report: FileReport::skipped(path, problem),
+                found,
             }
         })
     }
@@ -218,12 +221,11 @@ impl DirectToolLoader {
             Ok(read) => read,
             Err(problems) => return skipped(None, problems),
         };
-        let broken: Vec<_> = self
+        let flaws = self
             .stricter
             .iter()
-            .flat_map(|stricter| stricter.flaws(&manifest.raw))
-            .map(|flaw| house_rule(&flaw))
-            .collect();
+            .flat_map(|stricter| stricter.flaws(&manifest.raw));
+        let broken: Vec<_> = flaws.map(|flaw| house_rule(&flaw)).collect();
         if !broken.is_empty() {
             return skipped(None, broken);
         }
@@ -253,11 +255,12 @@ impl DirectToolLoader {
         found: Descriptors,
         mut problems: Vec<Problem>,
     ) -> Read {
+        let folder = path.parent().unwrap_or(base).to_path_buf();
         let site = ToolPaths {
             manifest: path.clone(),
             base: base.to_path_buf(),
             script: None,
-            folder: path.parent().unwrap_or(base).to_path_buf(),
+            folder,
         };
         problems.extend(scan::writable_by_others(&site));
         let services = found
@@ -336,10 +339,8 @@ fn site(
 /// its broken text spells.
 fn claim(manifest: &Path, bytes: &[u8], bases: &scripts::Bases) -> Claim {
     let folder = manifest.parent().unwrap_or(Path::new("/"));
-    let value = json::parse(bytes, json::Dialect::Commented)
-        .ok()
-        .map(|document| document.value)
-        .unwrap_or_default();
+    let parsed = json::parse(bytes, json::Dialect::Commented).ok();
+    let value = parsed.map(|document| document.value).unwrap_or_default();
     let scripts = match value["handler"]["scriptPath"].as_str() {
         // Prompts, resources and tools of services name no scripts.
         _ if !manifest.to_string_lossy().ends_with(ENDING) || value["type"] == "tool-service" => {
@@ -351,12 +352,12 @@ fn claim(manifest: &Path, bytes: &[u8], bases: &scripts::Bases) -> Claim {
                 .places(folder, named)
                 .unwrap_or_else(|| vec![folder.to_path_buf()]),
         },
-        None => spelt(bytes, "scriptPath")
-            .into_iter()
-            .filter_map(|named| bases.places(folder, &named))
-            .flatten()
-            .chain([folder.to_path_buf()])
-            .collect(),
+        None => {
+            let spelt = spelt(bytes, "scriptPath")
+                .into_iter()
+                .filter_map(|named| bases.places(folder, &named));
+            spelt.flatten().chain([folder.to_path_buf()]).collect()
+        }
     };
     Claim {
         manifest: manifest.to_path_buf(),
@@ -368,7 +369,8 @@ fn claim(manifest: &Path, bytes: &[u8], bases: &scripts::Bases) -> Claim {
 /// occurrences.
 fn spelt(bytes: &[u8], field: &str) -> Vec<String> {
     let text = String::from_utf8_lossy(bytes);
-    let values = text.split(field).skip(1).take(16).filter_map(|rest| {
+    let after = text.split(field).skip(1).take(16);
+    let values = after.filter_map(|rest| {
         rest.trim_start_matches(['"', '\''])
             .trim_start()
             .strip_prefix(':')
@@ -514,9 +516,7 @@ fn locate_in<T: AsRef<[u8]>>(problems: &mut [Problem], text: impl FnOnce() -> T)
 }
 
 fn manifest_text(manifest: &Path) -> Vec<u8> {
-    files::open(manifest, OFlag::O_NOFOLLOW)
-        .and_then(|file| files::whole(file, MAX_DEFINITION_BYTES))
-        .ok()
-        .flatten()
-        .unwrap_or_default()
+    let read = files::open(manifest, OFlag::O_NOFOLLOW)
+        .and_then(|file| files::whole(file, MAX_DEFINITION_BYTES));
+    read.ok().flatten().unwrap_or_default()
 }

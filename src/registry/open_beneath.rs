@@ -109,9 +109,8 @@ pub fn read_beneath(below: &Path, relative: &Path, most: u64) -> Result<Vec<u8>,
 
 /// The bytes of a regular file below a folder, up to a bound.
 pub(super) fn read(folder: &OwnedFd, relative: &Path, most: u64) -> Result<Vec<u8>, OpenError> {
-    files::whole(file(folder, relative)?, most)
-        .map_err(|error| system(&error))?
-        .ok_or(OpenError::TooLarge)
+    let bytes = files::whole(file(folder, relative)?, most).map_err(|error| system(&error))?;
+    bytes.ok_or(OpenError::TooLarge)
 }
 
 fn regular(file: &File) -> Result<(), OpenError> {

@@ -68,7 +68,7 @@ impl Ownership {
         let naming: BTreeSet<&Path> = self.naming(script).collect();
         let home = folder
             .ancestors()
-            .take_while(|folder| {
+            .take_while(|folder: &&Path| {
                 folder.starts_with(base) && *folder != base && !self.bases.contains(*folder)
             })
             .find_map(|folder| self.homes.get(folder));
@@ -108,17 +108,14 @@ impl Ownership {
     }
 
     fn naming<'s>(&'s self, script: &Path) -> impl Iterator<Item = &'s Path> + use<'s> {
-        [Some(script), script.parent()]
-            .map(|name| name.and_then(|name| self.named.get(name)))
-            .into_iter()
-            .flatten()
-            .flatten()
-            .map(PathBuf::as_path)
+        let names =
+            [Some(script), script.parent()].map(|name| name.and_then(|name| self.named.get(name)));
+        names.into_iter().flatten().flatten().map(PathBuf::as_path)
     }
 
     /// Takes out the tools that name a script which belongs to others.
     pub(super) fn refuse_foreign_scripts(&self, tools: &mut Vec<Tool>) -> Vec<Refused> {
-        take_out(tools, |tool| {
+        take_out(tools, |tool: &Tool| {
             let script = tool.site.script.as_ref()?;
             let owners = self.owners(script, &tool.site.base);
             (!owners.contains(tool.site.manifest.as_path())).then(|| {
@@ -146,8 +143,9 @@ fn take_out(tools: &mut Vec<Tool>, why: impl Fn(&Tool) -> Option<Refused>) -> Ve
 }
 
 fn foreign_refusal(tool: &Tool, message: String) -> Refused {
+    let summary = format!("{}: {message}", text::path(&tool.site.manifest));
     Refused {
-        summary: format!("{}: {message}", text::path(&tool.site.manifest)),
+        summary,
         pointer: POINTER.into(),
         ..Refused::new(tool.clone(), Code::Security, message)
     }
@@ -236,8 +234,8 @@ pub(super) fn writable_paths<'t>(
     policies: &policy::Policies,
     machine: &policy::Machine,
 ) -> policy::WritablePaths {
-    let decisions: Vec<_> = tools
-        .filter(|tool| writes(tool))
+    let writers = tools.filter(|tool| writes(tool));
+    let decisions: Vec<_> = writers
         .map(|tool| policy::decide(&tool.manifest, &tool.site, policies, machine))
         .collect();
     policy::WritablePaths::of_tools(
@@ -249,7 +247,8 @@ pub(super) fn writable_paths<'t>(
 
 /// The tool's manifest and script, if they are files.
 pub(super) fn files(tool: &Tool) -> impl Iterator<Item = PathBuf> + use<> {
-    [Some(tool.site.manifest.clone()), tool.site.script.clone()]
+    let files = [Some(tool.site.manifest.clone()), tool.site.script.clone()];
+    files
         .into_iter()
         .flatten()
         .filter(|path| !path.as_os_str().is_empty())

@@ -87,7 +87,7 @@ impl Registry {
         if !state
             .rules
             .as_ref()
-            .is_some_and(|(p, m)| Arc::ptr_eq(p, &policies) && Arc::ptr_eq(m, &machine))
+            .is_some_and(|(p, m): &(_, _)| Arc::ptr_eq(p, &policies) && Arc::ptr_eq(m, &machine))
         {
             state.rules = Some((policies, machine));
             state.all_are_new = true;
@@ -444,12 +444,12 @@ fn registered(
     claims: &[Claim],
     unloaded: &policy::WritablePaths,
 ) -> Vec<PathBuf> {
-    let manifests = state
+    let reports = state
         .sources
         .iter()
         .flat_map(|entry| &entry.found.reports)
-        .map(|report| report.path.clone())
-        .filter(|path| tool::is_manifest_file(&path.to_string_lossy()));
+        .map(|report| report.path.clone());
+    let manifests = reports.filter(|path| tool::is_manifest_file(&path.to_string_lossy()));
     let named = claims
         .iter()
         .flat_map(|claim| claim.scripts.iter().flatten())
@@ -483,11 +483,12 @@ fn keep_broken(old: &Discovery, found: &mut Discovery) -> Vec<String> {
                 .cloned(),
         );
     };
-    let files: BTreeSet<PathBuf> = old
+    let files = old
         .tools
         .iter()
         .map(|tool| &tool.site.manifest)
-        .chain(old.services.iter().map(|it| &it.file))
+        .chain(old.services.iter().map(|it| &it.file));
+    let files: BTreeSet<PathBuf> = files
         .filter(|file| !file.as_os_str().is_empty())
         .cloned()
         .collect();
@@ -649,11 +650,11 @@ fn in_process(mut document: Value, kind: &str) -> Result<Tool, Fault> {
         }
     }
     let (manifest, _) = manifest::read(document.to_string().as_bytes()).map_err(|problems| {
-        let messages: Vec<_> = problems
+        let told: Vec<_> = problems
             .iter()
             .map(|p| format!("{} {}", p.pointer, p.message))
             .collect();
-        invalid(format!("Tool registration failed: {}", messages.join("; ")))
+        invalid(format!("Tool registration failed: {}", told.join("; ")))
     })?;
     Ok(Tool::new(Arc::new(manifest), nowhere(), IN_PROCESS))
 }

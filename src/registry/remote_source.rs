@@ -5,7 +5,7 @@
 
 use super::tool::{Described, Discovery, Source, Tool, nowhere};
 use crate::base::{lock, text};
-use crate::manifest::{Severity, descriptor};
+use crate::manifest::{Manifest, Severity, descriptor};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -36,8 +36,9 @@ struct Announcement {
 
 impl Announced {
     pub fn new(announcer: &str, namespace: &str) -> Announced {
+        let id = format!("{PREFIX}{announcer}");
         Announced {
-            id: format!("{PREFIX}{announcer}"),
+            id,
             namespace: namespace.to_owned(),
             present: Mutex::default(),
         }
@@ -112,7 +113,7 @@ impl Announced {
         let services = found
             .services
             .iter()
-            .map(|it| Described {
+            .map(|it: &_| Described {
                 descriptor: Arc::new(Clone::clone(it)),
                 file: PathBuf::new(),
             })
@@ -120,7 +121,7 @@ impl Announced {
         let tools = found
             .tools
             .into_iter()
-            .map(|mut manifest| {
+            .map(|mut manifest: Manifest| {
                 if manifest
                     .remote()
                     .is_some_and(|remote| !known(&remote.service))
@@ -147,7 +148,7 @@ impl Announced {
             .found
             .services
             .iter()
-            .map(|it| {
+            .map(|it: &Described| {
                 let it = &it.descriptor;
                 let id = json!(it.id);
                 let request = json!(it.requests);

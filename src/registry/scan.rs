@@ -59,7 +59,7 @@ fn scan_at_most<'a>(
         }
     }
     let mut candidates = scan.candidates;
-    candidates.sort_by_cached_key(|it| {
+    candidates.sort_by_cached_key(|it: &Candidate| {
         (
             it.base.path.as_os_str().to_owned(),
             it.relative.as_os_str().to_owned(),
@@ -242,14 +242,12 @@ impl Scan<'_> {
 /// Warns of a tool whose own files or folder somebody else can change. It is not refused: a shared
 /// folder may be intended, and its tools get no more than policy grants them.
 pub(super) fn writable_by_others(site: &ToolPaths) -> Option<Problem> {
-    [
+    let own = [
         Some(site.manifest.as_path()),
         site.script.as_deref(),
         Some(site.folder.as_path()),
-    ]
-    .into_iter()
-    .flatten()
-    .find_map(changeable)
+    ];
+    own.into_iter().flatten().find_map(changeable)
 }
 
 fn changeable(place: &Path) -> Option<Problem> {

@@ -53,11 +53,12 @@ impl Bases {
                 continue;
             }
             if look(base, relative, script_path, manifest_folder.is_none())? {
+                let folder = path.parent().unwrap_or(&base.path).to_path_buf();
                 let site = ToolPaths {
                     manifest: PathBuf::new(),
                     base: base.path.clone(),
                     script: Some(path.clone()),
-                    folder: path.parent().unwrap_or(&base.path).to_path_buf(),
+                    folder,
                 };
                 return Ok((site, note(*kind, &path, relative, &candidates)));
             }
@@ -101,11 +102,8 @@ impl Bases {
             .filter_map(|base| Some((SearchKind::Doubled, base, stripped(base, relative)?)));
         found.extend(doubled.filter(|(.., rest)| !rest.as_os_str().is_empty()));
         let beside = manifest_folder.and_then(|folder| {
-            let base = self
-                .0
-                .iter()
-                .filter(|base| folder.starts_with(&base.path))
-                .max_by_key(|base| base.path.as_os_str().len())?;
+            let inside = self.0.iter().filter(|base| folder.starts_with(&base.path));
+            let base = inside.max_by_key(|base| base.path.as_os_str().len())?;
             Some((
                 SearchKind::Beside,
                 base,

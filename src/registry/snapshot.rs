@@ -5,7 +5,7 @@ use super::owner::{self, Ownership};
 use super::tool::{self, Described, FileReport, Status, Tool};
 use crate::base::{suggest, text};
 use crate::fault::{Fault, Kind};
-use crate::manifest::{self, Code, Severity};
+use crate::manifest::{self, Code, Problem, Severity};
 use crate::policy;
 use semver::{Version, VersionReq};
 use std::cmp::Reverse;
@@ -76,11 +76,15 @@ impl Snapshot {
     /// Why a manifest was not loaded. `None`: it was loaded, or the reason does not have the code
     /// `Security`.
     pub fn refused(&self, manifest: &Path) -> Option<&str> {
-        self.skipped_files()
-            .find(|report| report.path == manifest)?
+        let report = self
+            .skipped_files()
+            .find(|report| report.path == manifest)?;
+        report
             .problems
             .iter()
-            .find(|problem| problem.severity == Severity::Error && problem.code == Code::Security)
+            .find(|problem: &&Problem| {
+                problem.severity == Severity::Error && problem.code == Code::Security
+            })
             .map(|problem| problem.message.as_str())
     }
 
@@ -323,7 +327,7 @@ impl Snapshot {
             .keys()
             .map(String::as_str)
             .filter(|id| known(id))
-            .filter(|id| self.versions(id).iter().any(|tool| tool.manifest.is_listed))
+            .filter(|id: &&str| self.versions(id).iter().any(|tool| tool.manifest.is_listed))
             .collect();
         // `echo` for `custom:echo`, `ns__echo` for `ns:echo`.
         let name = id
@@ -335,7 +339,7 @@ impl Snapshot {
             .collect();
         let others = ids
             .into_iter()
-            .filter(|id| {
+            .filter(|id: &&str| {
                 id.split_once(':')
                     .is_some_and(|(_, own)| own.eq_ignore_ascii_case(name))
             })
@@ -356,13 +360,12 @@ fn highest(versions: &[Arc<Tool>], range: &VersionReq) -> Option<Arc<Tool>> {
         let version = &tool.manifest.version;
         (version.pre.is_empty() || names_prerelease) && range.matches(version)
     };
-    versions
+    let stable = versions
         .iter()
         .rev()
         .filter(fits)
-        .find(|tool| tool.manifest.version.pre.is_empty())
-        .or_else(|| versions.iter().rev().find(fits))
-        .cloned()
+        .find(|tool| tool.manifest.version.pre.is_empty());
+    stable.or_else(|| versions.iter().rev().find(fits)).cloned()
 }
 
 /// No version fits, or the range cannot be read. Lists the versions, and suggests the newest: a
@@ -381,11 +384,12 @@ fn mismatch(id: &str, range: Option<&str>, versions: &[Arc<Tool>]) -> Fault {
         .map(|tool| tool.manifest.version.to_string())
         .collect();
     let message = format!("The tool '{id}' {wanted}; there is {}.", listed.join(", "));
-    let example = versions
+    let stable = versions
         .iter()
         .rev()
         .find(|tool| tool.manifest.version.pre.is_empty())
-        .or(versions.last())
+        .or(versions.last());
+    let example = stable
         .map(|tool| format!("{id}@{}", tool.manifest.version))
         .unwrap_or_default();
     Fault::new(Kind::VersionMismatchError, message).details(format!("Name one exactly: {example}"))

@@ -27,9 +27,8 @@ pub fn is_manifest_file(name: &str) -> bool {
 /// another format.
 pub(super) fn is_nearly_manifest_file(name: &str) -> bool {
     let name = name.to_lowercase();
-    let stem = [".json", ".jsonc", ".json5", ".yaml", ".yml", ".toml"]
-        .iter()
-        .find_map(|format| name.strip_suffix(format));
+    let mut formats = [".json", ".jsonc", ".json5", ".yaml", ".yml", ".toml"].iter();
+    let stem = formats.find_map(|format| name.strip_suffix(format));
     stem.is_some_and(|stem| stem == "tool" || is_manifest_file(&format!("{stem}.json")))
 }
 
@@ -57,11 +56,12 @@ pub struct Tool {
 impl Tool {
     /// A manifest on its own: its `requires` is not looked at.
     pub fn new(manifest: Arc<Manifest>, site: ToolPaths, source: &str) -> Tool {
+        let needs = policy::needs_of(&manifest);
         Tool {
-            needs: policy::needs_of(&manifest),
             manifest,
             site,
             source: source.to_owned(),
+            needs,
         }
     }
 
@@ -133,11 +133,8 @@ impl FileReport {
 
     /// Whether it would be a tool of this id.
     pub(super) fn is_of(&self, id: &str) -> bool {
-        self.tool
-            .as_deref()
-            .and_then(|tool| tool.split('@').next())
-            .or(self.claims.as_deref())
-            == Some(id)
+        let tool = self.tool.as_deref().and_then(|tool| tool.split('@').next());
+        tool.or(self.claims.as_deref()) == Some(id)
     }
 
     pub fn has_errors(&self) -> bool {

@@ -64,11 +64,10 @@ pub(super) fn runtime(
 fn header_version(prefix: &Path) -> Option<String> {
     let text = small_text(&prefix.join("include/node/node_version.h"))?;
     fn number(name: &str, text: &str) -> Option<u32> {
-        text.lines()
-            .find_map(|line| line.strip_prefix("#define ")?.strip_prefix(name))?
-            .trim()
-            .parse::<u32>()
-            .ok()
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix("#define ")?.strip_prefix(name))?;
+        line.trim().parse::<u32>().ok()
     }
     let parts = (
         number("NODE_MAJOR_VERSION ", &text)?,
@@ -99,12 +98,11 @@ pub fn npm(
     let policy::Program::Path(node) = &node.program else {
         return Err("there is no Node".to_owned());
     };
-    let beside = node
+    let prefix = node
         .parent()
         .and_then(Path::parent)
-        .unwrap_or(Path::new("/"))
-        .join("lib/node_modules")
-        .join(NPM);
+        .unwrap_or(Path::new("/"));
+    let beside = prefix.join("lib/node_modules").join(NPM);
     let named = std::env::split_paths(search_path).filter(|folder| folder.is_absolute());
     let candidates = std::iter::once(beside).chain(named.map(|folder| folder.join("npm")));
     let mut why = "none beside Node and none on PATH; install npm".to_owned();

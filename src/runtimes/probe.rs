@@ -58,7 +58,7 @@ impl<'a> InterpreterProbe<'a> {
         InterpreterProbe {
             search_path: std::env::join_paths(trusted).unwrap_or_default(),
             home: std::env::var_os("HOME")
-                .filter(|home| {
+                .filter(|home: &OsString| {
                     Path::new(home).is_absolute() && trust::path(Path::new(home)).is_ok()
                 })
                 .unwrap_or_else(|| "/".into()),
@@ -192,11 +192,12 @@ impl<'a> InterpreterProbe<'a> {
             .take(MAX_ANSWER_BYTES)
             .read_to_string(&mut text)
             .map_err(failed)?;
-        text.lines()
+        let line = text
+            .lines()
             .next()
             .map(str::trim)
-            .filter(|line| !line.is_empty())
-            .map(str::to_owned)
+            .filter(|line| !line.is_empty());
+        line.map(str::to_owned)
             .ok_or_else(|| "it printed nothing".to_owned())
     }
 }

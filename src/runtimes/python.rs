@@ -40,12 +40,13 @@ pub(super) fn runtime(binary: &Binary, found: &str) -> Result<policy::Runtime, S
         None => binary.real.clone(),
     };
     base_roots(&mut roots, &base, &prefix, &minor);
+    let version = version_of(&prefix, &minor);
     Ok(policy::Runtime {
         language: Language::Python,
         program: policy::Program::Path(program),
         arguments: ARGUMENTS.map(str::to_owned).to_vec(),
         roots: roots.finish(),
-        version: version_of(&prefix, &minor),
+        version,
         found: found.to_owned(),
     })
 }
@@ -94,10 +95,11 @@ fn environment_of(path: &Path) -> Option<Environment> {
         Some(line.1.trim().to_owned())
     }
     let home = PathBuf::from(value("home", &text)?);
+    let version = value("version_info", &text).or_else(|| value("version", &text));
     Some(Environment {
         folder: folder.to_owned(),
         home,
-        version: value("version_info", &text).or_else(|| value("version", &text)),
+        version,
     })
 }
 
@@ -110,11 +112,11 @@ fn base_of(environment: &Environment) -> Result<PathBuf, String> {
         ));
     }
     let minor = environment.version.as_deref().and_then(first_two);
-    let mut names = minor
+    let names = minor
         .iter()
         .map(|minor| format!("python{minor}"))
-        .chain(["python3".to_owned(), "python".to_owned()])
-        .map(|name| environment.home.join(name));
+        .chain(["python3".to_owned(), "python".to_owned()]);
+    let mut names = names.map(|name| environment.home.join(name));
     names.find(|path| path.is_file()).ok_or_else(|| {
         format!(
             "{}: its base interpreter is gone; make a new environment",
@@ -124,8 +126,8 @@ fn base_of(environment: &Environment) -> Result<PathBuf, String> {
 }
 
 fn prefix_of(base: &Path) -> Result<PathBuf, String> {
-    base.parent()
-        .and_then(Path::parent)
+    let prefix = base.parent().and_then(Path::parent);
+    prefix
         .map(Path::to_owned)
         .ok_or_else(|| format!("{} is in no bin folder", base.display()))
 }
@@ -154,14 +156,15 @@ fn minor_of(base: &Path, prefix: &Path) -> Result<String, String> {
 
 /// `3.11.7` from the header if it is installed, else `3.11`.
 fn version_of(prefix: &Path, minor: &str) -> String {
-    small_text(&prefix.join(format!("include/python{minor}/patchlevel.h")))
-        .unwrap_or_default()
+    let header =
+        small_text(&prefix.join(format!("include/python{minor}/patchlevel.h"))).unwrap_or_default();
+    let line = header
         .lines()
-        .find_map(|line| line.trim().strip_prefix("#define PY_VERSION"))
+        .find_map(|line| line.trim().strip_prefix("#define PY_VERSION"));
+    let quoted = line
         .and_then(|rest| rest.split('"').nth(1))
-        .filter(|version| version.starts_with(minor))
-        .unwrap_or(minor)
-        .to_owned()
+        .filter(|version| version.starts_with(minor));
+    quoted.unwrap_or(minor).to_owned()
 }
 
 /// `3.11` of `3.11.7` and of `3.11`.

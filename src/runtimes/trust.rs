@@ -125,24 +125,22 @@ impl OffLimits {
     pub(super) fn below(&self, folder: &Path) -> Option<String> {
         let mounts = Mounts::current();
         let tools = self.tools.iter().find(|tools| mounts.holds(folder, tools));
-        tools
-            .map(|tools| format!("the tool folder {}", tools.display()))
-            .or_else(|| {
-                self.written
-                    .places()
-                    .find(|place| mounts.holds(folder, &place.tree))
-                    .map(|place| format!("{}, where {}", place.tree.display(), place.writer()))
-            })
+        let words = tools.map(|tools| format!("the tool folder {}", tools.display()));
+        words.or_else(|| {
+            self.written
+                .places()
+                .find(|place| mounts.holds(folder, &place.tree))
+                .map(|place| format!("{}, where {}", place.tree.display(), place.writer()))
+        })
     }
 
     /// Refuses a launcher that may read what a tool could write. What it reads is not known;
     /// assumed are its installation and the settings that programs keep in a home.
     pub(super) fn check_launcher(&self, launcher: &Path, home: &OsStr) -> Result<(), String> {
         let home = Some(Path::new(home)).filter(|home| home.parent().is_some());
-        let installation = launcher
-            .parent()
-            .and_then(Path::parent)
-            .filter(|above| above.parent().is_some() && Some(*above) != home);
+        let installation = launcher.parent().and_then(Path::parent);
+        let installation =
+            installation.filter(|above| above.parent().is_some() && Some(*above) != home);
         let mounts = Mounts::current();
         let reads = |tree: &Path| {
             let inside = installation.is_some_and(|above| mounts.holds(above, tree));

@@ -143,9 +143,9 @@ impl Announcements {
 
     /// The announcers, as `status` shows them.
     pub fn status(&self) -> Vec<Value> {
-        self.0.iter().flat_map(|listener| {
+        self.0.iter().flat_map(|listener: &Arc<Listener>| {
             let connected = matches!(listener.link.state(), LinkState::Connected { .. });
-            listener.from.values().map(|known| {
+            listener.from.values().map(|known: &AnnouncerState| {
                 let name = &known.name;
  let tools = known.source.tools();
                 let mut status = json!({"announcer": name, "at": listener.at, "connected": connected, "tools": tools});
@@ -259,7 +259,7 @@ impl Listener {
         for known in self.from.values() {
             let over = lock(&known.standing)
                 .until
-                .take_if(|until| until.0 <= Instant::now())
+                .take_if(|until: &mut (Instant, Timestamp)| until.0 <= Instant::now())
                 .is_some();
             if over && known.source.update(&Map::new()) == Ok(true) {
                 self.changed(known).await;

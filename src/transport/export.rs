@@ -58,10 +58,10 @@ pub fn tools(tools: &[Arc<Tool>], names: &Names, format: Format) -> Value {
         let texts: Vec<String> = tools.iter().map(|tool| prompt(tool)).collect();
         return Value::String(texts.join("\n"));
     }
-    let entries: Vec<Value> = tools
+    let entries = tools
         .iter()
-        .filter_map(|tool| Some(entry(tool, &names.name(&tool.manifest.id)?, format)))
-        .collect();
+        .filter_map(|tool| Some(entry(tool, &names.name(&tool.manifest.id)?, format)));
+    let entries: Vec<Value> = entries.collect();
     match format {
         Format::Gemini => json!([{ "functionDeclarations": entries }]),
         _ => Value::Array(entries),
@@ -204,12 +204,12 @@ pub fn description(manifest: &Manifest) -> String {
 /// pipeline takes any object then; one that takes no arguments says so with `additionalProperties:
 /// false`.
 pub fn input_schema(manifest: &Manifest) -> Map<String, Value> {
-    let mut schema = manifest
+    let written = manifest
         .parameters
         .as_ref()
         .and_then(|schema| schema.raw.as_object())
-        .cloned()
-        .unwrap_or_default();
+        .cloned();
+    let mut schema = written.unwrap_or_default();
     schema.retain(|key, _| manifest.schema_as_written || !REFUSED_AT_ROOT.contains(&key.as_str()));
     schema.insert("type".into(), json!("object"));
     // Model APIs refuse an object schema without this keyword.

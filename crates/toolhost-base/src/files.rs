@@ -317,9 +317,8 @@ pub fn handle(path: &Path) -> nix::Result<OwnedFd> {
 /// The names in an open folder, one by one: a tool can make as many as it likes.
 pub fn names_in(folder: impl AsFd) -> nix::Result<impl Iterator<Item = nix::Result<CString>>> {
     // Opened again for a read position of its own.
-    let names = nix::dir::Dir::from_fd(open_at(folder, ".", OFlag::O_DIRECTORY)?)?
-        .into_iter()
-        .map(|entry| Ok(entry?.file_name().to_owned()));
+    let listing = nix::dir::Dir::from_fd(open_at(folder, ".", OFlag::O_DIRECTORY)?)?.into_iter();
+    let names = listing.map(|entry| Ok(entry?.file_name().to_owned()));
     Ok(names.filter(|name| !matches!(name.as_deref().map(CStr::to_bytes), Ok(b"." | b".."))))
 }
 
@@ -537,7 +536,7 @@ fn listed_as(folder: &Path, name: &OsStr, facts: &Metadata) -> Option<OsString> 
     }
     entries
         .iter()
-        .find(|entry| {
+        .find(|entry: &&std::fs::DirEntry| {
             entry.ino() == facts.ino()
                 || entry.file_name().to_string_lossy().to_lowercase() == written.to_lowercase()
         })
@@ -600,11 +599,10 @@ pub fn steps(path: &Path) -> Vec<PathBuf> {
 
 /// The names of a path, last first.
 fn names(path: &Path) -> Vec<OsString> {
-    path.components()
-        .filter(|c| matches!(c, Component::Normal(_) | Component::ParentDir))
-        .map(|c| c.as_os_str().to_owned())
-        .rev()
-        .collect()
+    let kept = path
+        .components()
+        .filter(|c| matches!(c, Component::Normal(_) | Component::ParentDir));
+    kept.map(|c| c.as_os_str().to_owned()).rev().collect()
 }
 
 /// The path with links resolved, whether or not there is something at its end.

@@ -76,7 +76,7 @@ impl Document<'_> {
 pub fn parse(bytes: &[u8], dialect: Dialect) -> Result<Document<'_>, Problem> {
     let text = decode(bytes)?;
     let (compact, [comment, comma]) = Parser::read(text, dialect)?;
-    let notes = [
+    let kinds = [
         (
             comment,
             "comments are not JSON; toolhost reads them, other programs may not (the first one \
@@ -87,9 +87,8 @@ pub fn parse(bytes: &[u8], dialect: Dialect) -> Result<Document<'_>, Problem> {
             "commas before a closing bracket are not JSON; toolhost reads them (the first one \
             here)",
         ),
-    ]
-    .into_iter()
-    .filter_map(|(at, what)| {
+    ];
+    let notes = kinds.into_iter().filter_map(|(at, what)| {
         Some(Problem {
             severity: Severity::Note,
             ..problem(text, at?, String::new(), what)
@@ -107,8 +106,8 @@ pub fn parse(bytes: &[u8], dialect: Dialect) -> Result<Document<'_>, Problem> {
 pub fn compact(bytes: &[u8]) -> Result<Text, Problem> {
     let text = decode(bytes)?;
     let (compact, _) = Parser::read(text, Dialect::Strict)?;
-    RawValue::from_string(compact)
-        .map(Text)
+    let raw = RawValue::from_string(compact);
+    raw.map(Text)
         .map_err(|_| problem(text, 0, String::new(), "this is not one JSON value"))
 }
 
@@ -157,14 +156,18 @@ struct Parser<'t> {
 
 impl<'t> Parser<'t> {
     fn read(text: &'t str, dialect: Dialect) -> Result<(String, [Option<usize>; 2]), Problem> {
+        let tokens = Tokens { text, at: 0 };
+        let path = Vec::new();
+        let hasher = RandomState::new();
+        let compact = String::with_capacity(text.len());
         let mut reader = Parser {
-            tokens: Tokens { text, at: 0 },
+            tokens,
             part: "",
             at: 0,
             dialect,
-            path: Vec::new(),
-            compact: String::with_capacity(text.len()),
-            hasher: RandomState::new(),
+            path,
+            compact,
+            hasher,
             lenient: [None; 2],
         };
         reader.advance()?;
@@ -349,7 +352,7 @@ pub fn whole(value: &Value) -> Option<u64> {
     value.as_u64().or_else(|| {
         value
             .as_f64()
-            .filter(|number| {
+            .filter(|number: &f64| {
                 (0.0..=9_007_199_254_740_992.0).contains(number) && number.fract() == 0.0
             })
             .map(|number| number as u64)
@@ -542,7 +545,7 @@ impl<'t> Iterator for Tokens<'t> {
             [b'/', b'*', ..] => rest[2..].find("*/").map_or(rest.len(), |end| end + 4),
             [b'{' | b'}' | b'[' | b']' | b',' | b':' | b'/', ..] => 1,
             _ => rest
-                .find(|c| SPACE.contains(&c) || "{}[],:/\"".contains(c))
+                .find(|c: char| SPACE.contains(&c) || "{}[],:/\"".contains(c))
                 .unwrap_or(rest.len()),
         };
         self.at = at + length;
@@ -553,14 +556,12 @@ impl<'t> Iterator for Tokens<'t> {
 /// The bytes of the string that a text starts with, quotes and all.
 fn string_length(text: &str) -> Option<usize> {
     let mut escaped = false;
-    text.bytes()
-        .skip(1)
-        .position(|byte| {
-            let ends = byte == b'"' && !escaped;
-            escaped = byte == b'\\' && !escaped;
-            ends
-        })
-        .map(|at| at + 2)
+    let end = text.bytes().skip(1).position(|byte| {
+        let ends = byte == b'"' && !escaped;
+        escaped = byte == b'\\' && !escaped;
+        ends
+    });
+    end.map(|at| at + 2)
 }
 
 /// A single `/` is a token of one byte.
@@ -596,20 +597,18 @@ struct Search<'t, T: Iterator<Item = (usize, &'t str)>> {
 }
 
 fn find_all<'p>(text: &str, pointers: impl Iterator<Item = &'p str>) -> Vec<Option<Offsets>> {
-    let targets: Vec<Wanted<'_>> = pointers
-        .enumerate()
-        .map(|(number, pointer)| Wanted {
-            number,
-            below: pointer.split('/').skip(1),
-        })
-        .collect();
-    let missing = targets.len();
+    let wanted = pointers.enumerate().map(|(number, pointer)| Wanted {
+        number,
+        below: pointer.split('/').skip(1),
+    });
+    let wanted: Vec<Wanted<'_>> = wanted.collect();
+    let missing = wanted.len();
     let mut search = Search {
         tokens: tokens(text).peekable(),
         found: vec![None; missing],
         missing,
     };
-    search.value(None, targets);
+    search.value(None, wanted);
     search.found
 }
 

@@ -77,8 +77,8 @@ impl Mask {
 
     /// As `add`; `shown` stands in its place.
     pub fn add_as(&mut self, secret: &str, shown: &str) {
-        std::iter::once(secret)
-            .chain(secret.lines().map(str::trim))
+        let parts = std::iter::once(secret).chain(secret.lines().map(str::trim));
+        parts
             .filter(|part| part.len() >= MIN_SECRET_BYTES)
             .for_each(|part| self.insert(part, shown));
     }
@@ -174,7 +174,7 @@ impl Mask {
         let mut next = 0;
         texts
             .into_iter()
-            .map(|text| {
+            .map(|text: &str| {
                 let from = next;
                 next += text.len() + between.len();
                 if self.is_short(text) {
@@ -339,10 +339,10 @@ fn is_member_name(json: &str, at: usize, token: &str) -> bool {
 
 /// What is between the quotes of a text, or a number, and where it begins.
 fn inside(token: &str, at: usize) -> (&str, usize) {
-    token
+    let inside = token
         .strip_prefix('"')
-        .and_then(|text| text.strip_suffix('"'))
-        .map_or((token, at), |text| (text, at + 1))
+        .and_then(|text| text.strip_suffix('"'));
+    inside.map_or((token, at), |text| (text, at + 1))
 }
 
 /// The code points of a text or number in a document.
@@ -398,12 +398,10 @@ fn beside_cuts(text: &str, reach: usize) -> impl Iterator<Item = Range<usize>> {
         .match_indices("[…")
         .map(|(at, _)| at)
         .chain(text.ends_with('…').then(|| text.len() - '…'.len_utf8()));
-    let ends = text
-        .match_indices("…]\n")
-        .map(|(at, mark)| at + mark.len())
-        .chain(text.starts_with('…').then_some('…'.len_utf8()));
-    starts
-        .map(move |at| at.saturating_sub(reach)..at)
+    let ends = text.match_indices("…]\n").map(|(at, mark)| at + mark.len());
+    let ends = ends.chain(text.starts_with('…').then_some('…'.len_utf8()));
+    let before = starts.map(move |at| at.saturating_sub(reach)..at);
+    before
         .chain(ends.map(move |at| at..text.len().min(at + reach)))
         .filter(|place| !place.is_empty())
 }
@@ -427,7 +425,7 @@ impl Finder {
     fn new(secrets: &BTreeMap<String, String>) -> Option<Finder> {
         let all: BTreeMap<_, _> = secrets
             .iter()
-            .flat_map(|(secret, shown)| {
+            .flat_map(|(secret, shown): (&String, &String)| {
                 patterns(secret)
                     .into_iter()
                     .map(|pattern| (pattern, shown.clone()))
@@ -558,13 +556,14 @@ impl Search {
         let decoded = [false, true]
             .map(|is_latin| [(); 2].map(|()| (Decoder::new(is_latin), reading.clone())));
         let (bytes, found, text) = Default::default();
+        let plain = usize::MAX / 2;
         Search {
             finder,
             equal_length,
             bytes,
             reading,
             decoded,
-            plain: usize::MAX / 2,
+            plain,
             found,
             read: 0,
             text,
@@ -831,10 +830,8 @@ impl Decoder {
         while let Some(Unit { code, from, .. }) = self.waiting.front().copied() {
             let mut encoded = None;
             if matches!(code, '%' | '\\' | '&') {
-                let ahead: Vec<u8> = self
-                    .waiting
-                    .iter()
-                    .take(MAX_CODE_BYTES)
+                let ahead = self.waiting.iter().take(MAX_CODE_BYTES);
+                let ahead: Vec<u8> = ahead
                     .map(|unit| u8::try_from(unit.code).unwrap_or_default())
                     .collect();
                 encoded = character(&ahead);

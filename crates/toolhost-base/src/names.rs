@@ -72,7 +72,7 @@ pub fn glob_of_pattern(names: &str) -> String {
 
 fn glob(name: &str, keep: &str) -> String {
     name.chars()
-        .map(|c| match c {
+        .map(|c: char| match c {
             c if keep.contains(c) => c.to_string(),
             '*' | '?' | '[' | ']' | '{' | '}' => format!("[{c}]"),
             '\\' => "\\\\".to_owned(),

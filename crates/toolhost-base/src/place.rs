@@ -80,8 +80,8 @@ impl Mounts {
     /// it changed (proc_pid_mountinfo(5)).
     pub fn read() -> io::Result<Arc<Mounts>> {
         static KEPT: Mutex<Option<(File, Arc<Mounts>)>> = Mutex::new(None);
-        let mut cache = lock(&KEPT);
-        if let Some((file, mounts)) = cache.as_ref()
+        let mut kept = lock(&KEPT);
+        if let Some((file, mounts)) = kept.as_ref()
             && poll(
                 &mut [PollFd::new(file.as_fd(), PollFlags::POLLPRI)],
                 PollTimeout::ZERO,
@@ -89,7 +89,7 @@ impl Mounts {
         {
             return Ok(Arc::clone(mounts));
         }
-        let mut file = match cache.take() {
+        let mut file = match kept.take() {
             Some((file, _)) => file,
             None => File::open("/proc/self/mountinfo")?,
         };
@@ -104,7 +104,7 @@ impl Mounts {
         if mounts.by_point.is_empty() {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        *cache = Some((file, Arc::clone(&mounts)));
+        *kept = Some((file, Arc::clone(&mounts)));
         Ok(mounts)
     }
 
@@ -187,10 +187,9 @@ impl Mounts {
 
     /// Every place by which a change reaches the path, or what is mounted below it.
     pub fn places(&self, path: &Path) -> Vec<Place> {
-        let mounted = self
-            .by_point
-            .range::<Path, _>((Excluded(path), Unbounded))
-            .take_while(|(point, _)| point.starts_with(path))
+        let below = self.by_point.range::<Path, _>((Excluded(path), Unbounded));
+        let below = below.take_while(|(point, _)| point.starts_with(path));
+        let mounted = below
             .flat_map(|(_, mounts)| mounts)
             .map(|mount| self.mounts[*mount].place.clone());
         self.way(path).into_iter().chain(mounted).collect()
@@ -241,10 +240,10 @@ impl<T> Clone for Placed<T> {
 impl<T: Clone> Placed<T> {
     pub fn get(&self, make: impl FnOnce(&Mounts) -> T) -> (Arc<Mounts>, Arc<T>) {
         let mounts = Mounts::current();
-        let mut cache = lock(&self.0);
-        match cache.as_ref() {
+        let mut kept = lock(&self.0);
+        match kept.as_ref() {
             Some((of, value)) if Arc::ptr_eq(of, &mounts) => (mounts, Arc::clone(value)),
-            _ => cache
+            _ => kept
                 .insert((Arc::clone(&mounts), Arc::new(make(&mounts))))
                 .clone(),
         }

@@ -194,13 +194,15 @@ impl SemaphoreState {
         claim
             .iter()
             .rev()
-            .find(|(key, share)| match (share, claim.first()) {
-                (Share::AtMost(most), _) => in_use(key) > *most,
-                (Share::WhatStaysFree, Some((all, Share::AtMost(most)))) => {
-                    in_use(key) + in_use(all) > *most
-                }
-                (Share::WhatStaysFree, _) => true,
-            })
+            .find(
+                |(key, share): &&(String, Share)| match (share, claim.first()) {
+                    (Share::AtMost(most), _) => in_use(key) > *most,
+                    (Share::WhatStaysFree, Some((all, Share::AtMost(most)))) => {
+                        in_use(key) + in_use(all) > *most
+                    }
+                    (Share::WhatStaysFree, _) => true,
+                },
+            )
             .map(|(key, _)| key.as_str())
     }
 
@@ -223,10 +225,12 @@ impl SemaphoreState {
 
     /// The index of the waiting claim to serve next.
     fn next(&self) -> Option<usize> {
-        self.waiting
+        let ready = self
+            .waiting
             .iter()
             .enumerate()
-            .filter(|(_, (claim, queue))| self.full(claim, queue[0].0).is_none())
+            .filter(|(_, (claim, queue))| self.full(claim, queue[0].0).is_none());
+        ready
             .min_by_key(|(_, (claim, _))| {
                 claim
                     .iter()
@@ -298,11 +302,11 @@ mod tests {
         drop(first);
         let mut order = Vec::new();
         for _ in 0..4 {
-            let places = waits
+            let given = waits
                 .iter_mut()
                 .position(|wait| wait.now_or_never().is_some());
-            order.extend(places.map(|at| ["a", "a", "b", "c"][at]));
-            if let Some(at) = places {
+            order.extend(given.map(|at| ["a", "a", "b", "c"][at]));
+            if let Some(at) = given {
                 waits[at] = Box::pin(semaphore.enter_as(super::claim(0, []), 1));
             }
         }

@@ -251,12 +251,14 @@ impl ContentStore {
         let file = self
             .folder
             .file(&temporary, OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL)?;
+        let folder = Arc::clone(&self.folder);
+        let name = format!("{key}{}", kind.ending);
         Ok(Writer {
-            folder: Arc::clone(&self.folder),
+            folder,
             kind,
             file,
             temporary,
-            name: format!("{key}{}", kind.ending),
+            name,
             sum: Sha256::new(),
             bytes: 0,
         })
@@ -279,11 +281,12 @@ impl ContentStore {
         let name = format!("work.{key}.{id}");
         drop(self.folder.below(&name)?);
         let path = self.path.join(&name);
+        let tree = format!("{key}-{}", &id[24..]);
         Ok(Work {
             folder: Arc::clone(&self.folder),
             name,
             path,
-            tree: format!("{key}-{}", &id[24..]),
+            tree,
         })
     }
 
@@ -416,10 +419,8 @@ impl ContentStore {
             }
         }
         records.sort_by(|one, other| (one.0, &one.1).cmp(&(other.0, &other.1)));
-        let (mut bytes, mut files) = records
-            .iter()
-            .map(|(.., bytes, files)| (*bytes, *files))
-            .fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        let sizes = records.iter().map(|(.., bytes, files)| (*bytes, *files));
+        let (mut bytes, mut files) = sizes.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
         for (_, key, kind, tree, its_bytes, its_files) in records {
             if bytes <= self.limits.bytes && files <= self.limits.files {
                 break;

@@ -17,7 +17,9 @@ pub fn nearest<'a>(written: &str, known: impl IntoIterator<Item = &'a str>) -> O
     let folded = plain(written);
     let near = known
         .into_iter()
-        .filter(|name| name.len() <= MAX_NAME_BYTES && name.len().abs_diff(folded.len()) <= 8)
+        .filter(|name: &&str| {
+            name.len() <= MAX_NAME_BYTES && name.len().abs_diff(folded.len()) <= 8
+        })
         .take(MAX_NAMES)
         .map(|name| {
             let other = plain(name);

@@ -57,13 +57,13 @@ pub const DEVICE_LINKS: [(&str, &str); 4] = [
 /// Device nodes. Without /dev/zero where memory is sampled: a mapping of it is memory that no
 /// process shows.
 pub fn devices(sampled: bool) -> impl Iterator<Item = &'static str> {
-    [
+    let all = [
         "/dev/null",
         "/dev/zero",
         "/dev/full",
         "/dev/random",
         "/dev/urandom",
-    ]
-    .into_iter()
-    .filter(move |device| !(sampled && *device == "/dev/zero"))
+    ];
+    all.into_iter()
+        .filter(move |device| !(sampled && *device == "/dev/zero"))
 }

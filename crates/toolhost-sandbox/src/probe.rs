@@ -162,10 +162,8 @@ fn fixed(hosts: bool) -> Vec<ProbeResult> {
         .any(|c| !status.field(c).bytes().all(|b| b == b'0'));
     // Pid 1 is the init of the call.
     let own = std::process::id();
-    let others = std::fs::read_dir("/proc")
-        .into_iter()
-        .flatten()
-        .flatten()
+    let others = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let others = others
         .filter(|e| {
             e.file_name()
                 .to_str()

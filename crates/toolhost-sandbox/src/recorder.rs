@@ -277,11 +277,12 @@ impl Entries {
 
     fn call(&mut self, number: u32, errno: i32) {
         if !NOT_RECORDED_CALLS.contains(&i64::from(number)) {
+            let rule = format!("{:?}", Errno::from_raw(errno));
             self.add(Attempt {
                 operation: Operation::Call,
                 target: recorded::name(number),
                 path: None,
-                rule: format!("{:?}", Errno::from_raw(errno)),
+                rule,
             });
         }
     }
@@ -502,10 +503,8 @@ impl Task<'_> {
         let ends: Vec<usize> = (1..path.len())
             .filter(|end| path[*end] == b'/' && path[end - 1] != b'/')
             .collect();
-        let end = ends
-            .partition_point(|end| open(&start, &path[..*end], true).is_ok())
-            .checked_sub(1)
-            .map_or(0, |last| ends[last]);
+        let there = ends.partition_point(|end| open(&start, &path[..*end], true).is_ok());
+        let end = there.checked_sub(1).map_or(0, |last| ends[last]);
         let at = if end > 0 {
             open(&start, &path[..end], true)?
         } else {

@@ -159,9 +159,10 @@ pub fn wait4(pid: i32, block: bool) -> Result<Option<ExitReport>, Errno> {
     fn ms(t: libc::timeval) -> u64 {
         (t.tv_sec as u64) * 1000 + (t.tv_usec as u64) / 1000
     }
+    let cpu_ms = ms(usage.ru_utime) + ms(usage.ru_stime);
     Ok(Some(ExitReport {
         status,
-        cpu_ms: ms(usage.ru_utime) + ms(usage.ru_stime),
+        cpu_ms,
         peak_bytes: usage.ru_maxrss as u64 * 1024,
     }))
 }
@@ -278,7 +279,7 @@ pub fn tmpfs(options: &[(&str, String)], attributes: u64) -> Result<OwnedFd, Err
 /// The last capability this kernel knows: PR_CAPBSET_READ fails for later ones.
 pub fn last_capability() -> u32 {
     // SAFETY: numbers only.
-    (0..64).take_while(|number| unsafe { libc::prctl(libc::PR_CAPBSET_READ, libc::c_ulong::from(*number), 0, 0, 0) } >= 0).last().unwrap_or(63)
+    (0..64).take_while(|number: &u32| unsafe { libc::prctl(libc::PR_CAPBSET_READ, libc::c_ulong::from(*number), 0, 0, 0) } >= 0).last().unwrap_or(63)
 }
 
 /// Resets all signals, so that none is ignored or blocked: the tool inherits both. (By system
@@ -476,7 +477,7 @@ pub fn fstat(file: BorrowedFd) -> Result<FileStatus, Errno> {
 }
 
 fn statx(folder: RawFd, path: &CStr, flags: i32) -> Result<FileStatus, Errno> {
-    let fields = libc::STATX_TYPE
+    let wanted = libc::STATX_TYPE
         | libc::STATX_MODE
         | libc::STATX_UID
         | libc::STATX_INO
@@ -487,7 +488,7 @@ fn statx(folder: RawFd, path: &CStr, flags: i32) -> Result<FileStatus, Errno> {
     let (result, facts) = unsafe {
         let mut facts: libc::statx = std::mem::zeroed();
         (
-            libc::statx(folder, path.as_ptr(), flags, fields, &mut facts),
+            libc::statx(folder, path.as_ptr(), flags, wanted, &mut facts),
             facts,
         )
     };

@@ -43,10 +43,8 @@ pub fn tell(
             continue;
         };
         let mut decision = service::requirements::decide(tool, snapshot, &policies, machine);
-        let planted = decision
-            .shape
-            .as_mut()
-            .ok()
+        let planted = decision.shape.as_mut().ok();
+        let planted = planted
             .and_then(|shape| service::ledger::look_back(shape, None, &snapshot.written).err());
         let mut found = asks(tool, &decision);
         found.extend(find_obstacles(tool, &decision));
@@ -170,12 +168,13 @@ fn files(tool: &registry::Tool, decision: &policy::Decision) -> Option<Problem> 
 fn written_code(decision: &policy::Decision) -> Option<Problem> {
     let shape = decision.shape.as_deref().ok()?;
     let found = shape.written.iter().find_map(|area| {
-        let mut code = walkdir::WalkDir::new(area.path())
+        let below = walkdir::WalkDir::new(area.path())
             .sort_by_file_name()
             .into_iter()
             .take(MAX_ENTRIES)
-            .flatten()
-            .filter(|entry| entry.file_type().is_file() && area.holds(entry.path()));
+            .flatten();
+        let mut code =
+            below.filter(|entry| entry.file_type().is_file() && area.holds(entry.path()));
         code.find(|entry| {
             entry.file_name().to_str().is_some_and(|name: &str| {
                 Language::of_file_name(name).contains(&shape.runtime.language)
@@ -196,11 +195,12 @@ fn written_code(decision: &policy::Decision) -> Option<Problem> {
 
 /// A live write into a repository outside of the tools' own folders, where people keep code.
 fn repositories(tool: &registry::Tool, decision: &policy::Decision) -> Vec<Problem> {
-    decision
+    let writes = decision
         .grants
         .files
         .iter()
-        .filter(|grant| grant.access == policy::Access::Write).filter_map(|grant: &policy::Grant| {
+        .filter(|grant| grant.access == policy::Access::Write);
+    writes.filter_map(|grant: &policy::Grant| {
         let policy::Area::Tree(path) = &grant.area else {
             return None;
         };

@@ -126,7 +126,7 @@ fn unknown_in_callers(callers: &policy::Callers, tools: &ToolIndex) -> Vec<Probl
                 continue;
             };
             let mut versions = tools.by_id.get(id.as_str()).into_iter().flatten();
-            if let Some(tool) = versions.rfind(|tool| {
+            if let Some(tool) = versions.rfind(|tool: &&&Arc<registry::Tool>| {
                 let known = tool
                     .manifest
                     .parameters
@@ -161,13 +161,12 @@ fn unknown_tools(policy: &Policy, tools: &ToolIndex) -> Vec<Problem> {
             Selector::Exact(id) => tools.by_id.get(id.as_str()),
             _ => None,
         };
-        let words = versions
-            .and_then(|all| {
-                all.iter()
-                    .map(|tool| policy.passed_over(&tool.site.manifest))
-                    .collect()
-            })
-            .and_then(|mut words: Vec<_>| words.pop());
+        let elsewhere = versions.and_then(|all| {
+            all.iter()
+                .map(|tool| policy.passed_over(&tool.site.manifest))
+                .collect()
+        });
+        let words = elsewhere.and_then(|mut words: Vec<_>| words.pop());
         found.extend(
             words.map(|words| warning(Code::Security, format!("/tools/{index}"), named.at, words)),
         );
@@ -211,17 +210,17 @@ fn unknown(policy: &Policy, tools: &ToolIndex, machine: &Machine) -> Vec<Problem
     for (ecosystem, entry) in &policy.packages {
         let index = &entry.grant.rules.index;
         let name = ecosystem.name();
-        let names: Vec<&str> = machine
+        let known = machine
             .indexes
             .keys()
             .filter(|(of, _)| of == ecosystem)
-            .map(|(_, name)| name.as_str())
-            .collect();
-        if !names.contains(&index.as_str()) {
+            .map(|(_, name)| name.as_str());
+        let known: Vec<&str> = known.collect();
+        if !known.contains(&index.as_str()) {
             let message = format!(
                 "this host's configuration has no [indexes.{index}] {name}, so tools that require \
                  packages are unavailable; known: {}",
-                names.join(", ")
+                known.join(", ")
             );
             missing(
                 format!("/packages/{name}/index"),
@@ -329,13 +328,15 @@ fn missing_path(key: &str, rule: &policy::Rule, governed: &[&registry::Tool]) ->
     areas
         .first()
         .filter(|_| {
-            !areas.iter().any(|area| match (key, rule.relative, area) {
-                ("write", true, _) => true,
-                ("write", false, policy::Area::File(file)) => {
-                    file.parent().is_some_and(Path::exists)
-                }
-                _ => area.path().exists(),
-            })
+            !areas
+                .iter()
+                .any(|area: &policy::Area| match (key, rule.relative, area) {
+                    ("write", true, _) => true,
+                    ("write", false, policy::Area::File(file)) => {
+                        file.parent().is_some_and(Path::exists)
+                    }
+                    _ => area.path().exists(),
+                })
         })
         .map(|area| area.path().to_path_buf())
 }
@@ -361,7 +362,8 @@ fn unusable(from: &SecretSource) -> Option<(Code, String)> {
             (Code::Dependency, format!("{shown} is not a folder"))
         }
         (Ok(facts), SecretSource::CallerFile(_)) => {
-            files::others_may_write(facts.mode(), facts.uid(), facts.gid()).then(|| {
+            let open = files::others_may_write(facts.mode(), facts.uid(), facts.gid());
+            open.then(|| {
                 (
                     Code::Security,
                     format!("{shown}: others may write there: chmod go-w"),

@@ -66,8 +66,9 @@ fn connection(
     folder: &Path,
     files: &mut Vec<PathBuf>,
 ) -> Result<Terms, String> {
+    let credentials =
+        credentials.map(|from| shared_secret(from, folder, "a broker has one credential", files));
     let credentials = credentials
-        .map(|from| shared_secret(from, folder, "a broker has one credential", files))
         .transpose()
         .map_err(|why| format!("credentials: {why}"))?;
     let mut terms =
@@ -186,9 +187,9 @@ fn one(given: BrokerConfig, folder: &Path) -> Result<Broker, String> {
         .at_once
         .map_or(Ok(DEFAULT_CONCURRENCY), u16::try_from)
         .ok();
-    let at_once = at_once
-        .filter(|at_once| (1..=MAX_CONCURRENCY).contains(at_once))
-        .ok_or_else(|| format!("at_once: from 1 to {MAX_CONCURRENCY} calls at once"))?;
+    let at_once = at_once.filter(|at_once| (1..=MAX_CONCURRENCY).contains(at_once));
+    let at_once =
+        at_once.ok_or_else(|| format!("at_once: from 1 to {MAX_CONCURRENCY} calls at once"))?;
     let subscription = format!("{id}-request");
     let tools = given.tools;
     let idempotent = given.idempotent;
@@ -201,22 +202,20 @@ fn one(given: BrokerConfig, folder: &Path) -> Result<Broker, String> {
     let announce = given
         .announce
         .map(|announce| announcing(announce, folder, &mut files))
-        .transpose()
-        .map_err(|why| format!("announce: {why}"))?;
-    Ok(Broker {
-        entry: BrokerSettings {
-            terms,
-            request,
-            response,
-            subscription,
-            tools,
-            idempotent,
-            caller,
-            at_once,
-            announce,
-        },
-        files,
-    })
+        .transpose();
+    let announce = announce.map_err(|why| format!("announce: {why}"))?;
+    let entry = BrokerSettings {
+        terms,
+        request,
+        response,
+        subscription,
+        tools,
+        idempotent,
+        caller,
+        at_once,
+        announce,
+    };
+    Ok(Broker { entry, files })
 }
 
 fn check_tools(tools: &[String], idempotent: &[String]) -> Result<(), String> {
@@ -332,7 +331,7 @@ pub(super) fn services(
                     .to_owned(),
             ));
         }
-        if let Some(twice) = entry.services.iter().find(|id| {
+        if let Some(twice) = entry.services.iter().find(|id: &&String| {
             found
                 .iter()
                 .any(|other| other.reached.services.contains(id))
@@ -352,11 +351,12 @@ pub(super) fn services(
             entry.insecure,
             folder,
             &mut files,
-        )
-        .map_err(at)?;
+        );
+        let terms = terms.map_err(at)?;
         let announced = entry
             .announced
-            .map(|announced| announced_entry(announced, &terms, folder, &mut files))
+            .map(|announced| announced_entry(announced, &terms, folder, &mut files));
+        let announced = announced
             .transpose()
             .map_err(|why| at(format!("announced: {why}")))?;
         fn names(entry: &announced::AnnouncementSettings) -> Vec<String> {
@@ -439,7 +439,7 @@ fn plain(name: &str) -> bool {
     (1..=32).contains(&name.len())
         && name
             .bytes()
-            .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+            .all(|b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
         && !name.starts_with('-')
 }
 

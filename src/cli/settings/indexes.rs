@@ -65,8 +65,9 @@ pub(super) fn all(
         for (ecosystem, meaning) in [(Ecosystem::Python, python), (Ecosystem::Node, node)] {
             let Some(meaning) = meaning else { continue };
             found.push(
-                one(&name, ecosystem, meaning, folder, variable)
-                    .map_err(|why| format!("[indexes.{name}] {}: {why}", ecosystem.name()))?,
+                one(&name, ecosystem, meaning, folder, variable).map_err(|why: String| {
+                    format!("[indexes.{name}] {}: {why}", ecosystem.name())
+                })?,
             );
         }
     }
@@ -108,27 +109,29 @@ fn one(
         ranges,
         credential,
         ca,
-    } = meaning.try_into().map_err(|why| why.message().to_owned())?;
+    } = meaning
+        .try_into()
+        .map_err(|why: toml::de::Error| why.message().to_owned())?;
     let ranges = ranges
         .iter()
         .map(|range| host_range(range))
-        .collect::<Result<Vec<_>, _>>()
-        .map_err(|why| format!("ranges: {why}"))?;
+        .collect::<Result<Vec<_>, _>>();
+    let ranges = ranges.map_err(|why| format!("ranges: {why}"))?;
+    let credential = credential.map(
+        |CredentialConfig {
+             from,
+             header,
+             value,
+         }| {
+            let from = one_for_all(&from, folder, "an index has one credential")?;
+            Ok(Credential {
+                from,
+                header,
+                value,
+            })
+        },
+    );
     let credential = credential
-        .map(
-            |CredentialConfig {
-                 from,
-                 header,
-                 value,
-             }| {
-                let from = one_for_all(&from, folder, "an index has one credential")?;
-                Ok(Credential {
-                    from,
-                    header,
-                    value,
-                })
-            },
-        )
         .transpose()
         .map_err(|why: String| format!("credential: {why}"))?;
     let ca = ca.map(|path| folder.join(path)).map(|path| {
@@ -158,10 +161,9 @@ fn machine(ecosystem: Ecosystem, variable: Variables<'_>) -> Result<Option<Strin
             node_files(variable),
         ),
     };
-    if let Some(name) = OTHERS
-        .iter()
-        .find(|name| variable(name).is_some_and(|value| !value.is_empty() && value != "/dev/null"))
-    {
+    if let Some(name) = OTHERS.iter().find(|name: &&&str| {
+        variable(name).is_some_and(|value| !value.is_empty() && value != "/dev/null")
+    }) {
         return Err(format!(
             "{name} is set, which is not read here: write the address into [indexes]"
         ));

@@ -38,20 +38,20 @@ pub fn regular_file(path: &Path, most: u64) -> Result<Vec<u8>, String> {
 
 /// `$XDG_…`, else the folder below the home folder.
 pub fn folder(variable: Variables<'_>, xdg: &str, below_home: &str) -> Option<PathBuf> {
-    variable(xdg)
+    let named = variable(xdg)
         .map(PathBuf::from)
-        .filter(|path| path.is_absolute())
-        .or_else(|| home(variable).map(|home| home.join(below_home)))
+        .filter(|path| path.is_absolute());
+    named.or_else(|| home(variable).map(|home| home.join(below_home)))
 }
 
 pub fn home(variable: Variables<'_>) -> Option<PathBuf> {
-    variable("HOME")
+    let named = variable("HOME")
         .map(PathBuf::from)
-        .filter(|path| path.is_absolute())
-        .or_else(|| {
-            let me = nix::unistd::User::from_uid(nix::unistd::geteuid())
-                .ok()
-                .flatten()?;
-            Some(me.dir).filter(|path| path.is_absolute())
-        })
+        .filter(|path| path.is_absolute());
+    named.or_else(|| {
+        let me = nix::unistd::User::from_uid(nix::unistd::geteuid())
+            .ok()
+            .flatten()?;
+        Some(me.dir).filter(|path| path.is_absolute())
+    })
 }

@@ -71,7 +71,7 @@ pub fn mask(
         .into_data_stream()
         .map_ok(Some)
         .chain(stream::iter([Ok(None)]));
-    let body = StreamBody::new(pieces.map_ok(move |piece| match piece {
+    let body = StreamBody::new(pieces.map_ok(move |piece: Option<Bytes>| match piece {
         Some(piece) => Frame::data(search.push(&piece).into()),
         None => Frame::data(search.search.finish().into()),
     }));
@@ -117,10 +117,11 @@ impl BodySearch {
 /// without ASCII, or split between parts.
 fn is_encoded(headers: &HeaderMap) -> bool {
     let all = |name, plain: &str| {
-        headers
+        let values = headers
             .get_all(name)
             .iter()
-            .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
+            .flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+        values
             .map(<[u8]>::trim_ascii)
             .all(|coding| coding.is_empty() || coding.eq_ignore_ascii_case(plain.as_bytes()))
     };

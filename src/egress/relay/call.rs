@@ -153,10 +153,11 @@ impl Call {
         fn bounded(text: &str) -> String {
             mask::head(text, TEXT)
         }
+        let refused = refused.map(|refusal| refusal.with_text(bounded));
         let event = TrafficEvent {
             what,
             target: bounded(target),
-            refused: refused.map(|refusal| refusal.with_text(bounded)),
+            refused,
         };
         {
             let state = &mut *self.state();
@@ -226,10 +227,12 @@ impl Call {
         self.stop().await;
         let mut state = self.state();
         state.dials.clear();
+        let sent_bytes = self.meter.sent.load(Relaxed);
+        let received_bytes = self.meter.received.load(Relaxed);
         Totals {
             cpu_ms: cpu_ms().saturating_sub(self.cpu_before),
-            sent_bytes: self.meter.sent.load(Relaxed),
-            received_bytes: self.meter.received.load(Relaxed),
+            sent_bytes,
+            received_bytes,
             ..state.totals
         }
     }
@@ -298,11 +301,11 @@ pub struct SyntheticAddresses(Vec<String>);
 impl SyntheticAddresses {
     /// The address of a name: always the same. `None`: there are `NAMES` others.
     pub fn address(&mut self, name: &str) -> Option<Ipv4Addr> {
-        let place = self.0.iter().position(|known| known == name);
-        if place.is_none() && self.0.len() < NAMES {
+        let known = self.0.iter().position(|known| known == name);
+        if known.is_none() && self.0.len() < NAMES {
             self.0.push(name.to_owned());
         }
-        let index = u8::try_from(place.unwrap_or(self.0.len() - 1)).ok()?;
+        let index = u8::try_from(known.unwrap_or(self.0.len() - 1)).ok()?;
         (self.0.get(usize::from(index))? == name).then_some(Ipv4Addr::new(RANGE, 18, 1, index))
     }
 

@@ -146,14 +146,9 @@ async fn refuse_tls(connection: &Connection, host: &Host, tool: MeteredStream) {
         host: host.clone(),
         port: None,
     };
+    let why = format!("use http://{name}: a secret is added to its requests");
     connection
-        .refuse(
-            TrafficKind::Connection,
-            host,
-            RefusalReason::Secret {
-                why: format!("use http://{name}: a secret is added to its requests"),
-            },
-        )
+        .refuse(TrafficKind::Connection, host, RefusalReason::Secret { why })
         .await;
 }
 

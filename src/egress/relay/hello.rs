@@ -142,10 +142,10 @@ fn matches(name: Option<&[u8]>, hosts: &[Host]) -> Result<(), String> {
             .to_string(),
         }
     }
-    let expected = text(&hosts[0]);
+    let wanted = text(&hosts[0]);
     match name {
         None if matches!(hosts[0], Host::Name(_)) => Err(format!(
-            "its ClientHello names no server (SNI); it must name {expected}"
+            "its ClientHello names no server (SNI); it must name {wanted}"
         )),
         Some(name)
             if !hosts
@@ -153,7 +153,7 @@ fn matches(name: Option<&[u8]>, hosts: &[Host]) -> Result<(), String> {
                 .any(|host| name.eq_ignore_ascii_case(text(host).as_bytes())) =>
         {
             Err(format!(
-                "its ClientHello names the server {} (SNI), and the connection is to {expected}",
+                "its ClientHello names the server {} (SNI), and the connection is to {wanted}",
                 quoted(name)
             ))
         }

@@ -99,16 +99,11 @@ pub async fn serve(connection: Connection, tool: MeteredStream) {
         Ok(()) => exchange.finish().await,
         Err(error) if error.is_parse() => {
             exchange.connection.call.state().totals.requests += 1;
+            let why = format!("it is not valid HTTP/1: {error}");
             let host = exchange.connection.host();
             exchange
                 .connection
-                .refuse(
-                    TrafficKind::Request,
-                    host,
-                    RefusalReason::Content {
-                        why: format!("it is not valid HTTP/1: {error}"),
-                    },
-                )
+                .refuse(TrafficKind::Request, host, RefusalReason::Content { why })
                 .await;
         }
         Err(_) => {}

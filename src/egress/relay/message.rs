@@ -157,11 +157,11 @@ pub fn is_websocket(headers: &HeaderMap) -> bool {
 
 /// The headers that `Connection` names.
 pub fn in_connection(headers: &HeaderMap) -> impl Iterator<Item = HeaderName> {
-    headers
+    let values = headers
         .get_all(header::CONNECTION)
         .iter()
-        .flat_map(|value| value.as_bytes().split(|b| *b == b','))
-        .filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
+        .flat_map(|value| value.as_bytes().split(|b| *b == b','));
+    values.filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
 }
 
 /// Removes the headers that end with a connection.

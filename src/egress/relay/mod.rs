@@ -49,11 +49,11 @@ pub fn main() -> ExitCode {
 fn run() -> io::Result<()> {
     let control = std::os::unix::net::UnixDatagram::from(adopt(CONTROL));
     control.set_nonblocking(true)?;
-    tokio::runtime::Builder::new_current_thread()
+    let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .enable_time()
-        .build()?
-        .block_on(async { serve(UnixDatagram::from_std(control)?, None).await })
+        .build()?;
+    runtime.block_on(async { serve(UnixDatagram::from_std(control)?, None).await })
 }
 
 /// What a relay serves for as long as it lives.

@@ -145,7 +145,7 @@ impl Guard {
         if !headers
             .get_all(header::EXPECT)
             .iter()
-            .all(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"))
+            .all(|value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"100-continue"))
         {
             return Err(reject(
                 StatusCode::EXPECTATION_FAILED,
@@ -165,9 +165,9 @@ impl Guard {
         let reaches = |rule: &HeaderRule| {
             (rule.methods.is_empty() || rule.methods.iter().any(|allowed| allowed == method))
                 && (rule.paths.is_empty()
-                    || path
-                        .as_ref()
-                        .is_some_and(|path| rule.paths.iter().any(|pattern| is_in(path, pattern))))
+                    || path.as_ref().is_some_and(|path: &String| {
+                        rule.paths.iter().any(|pattern| is_in(path, pattern))
+                    }))
         };
         let mut rules = Vec::new();
         let mut extra = None;
@@ -210,19 +210,19 @@ impl Guard {
         if percent_decode_str(request.uri().path()).any(|byte| b"?%".contains(&byte)) {
             return Some("an encoded `?` or `%` in its path".to_owned());
         }
-        let names = request
+        let fields = request
             .uri()
             .query()
             .unwrap_or_default()
             .split(['&', ';'])
-            .filter(|field| !field.is_empty())
-            .map(|field| {
-                field
-                    .split('=')
-                    .next()
-                    .unwrap_or_default()
-                    .replace('+', " ")
-            });
+            .filter(|field| !field.is_empty());
+        let names = fields.map(|field| {
+            field
+                .split('=')
+                .next()
+                .unwrap_or_default()
+                .replace('+', " ")
+        });
         let mut names = names.map(|name| percent_decode(name.as_bytes()).collect::<Vec<u8>>());
         if let Some(name) =
             names.find(|name| !rule.query.iter().any(|allowed| allowed.as_bytes() == name))
@@ -235,11 +235,8 @@ impl Guard {
         fn known(name: &str, rule_request_headers: &[String]) -> bool {
             headers::is_allowed(name) || rule_request_headers.iter().any(|allowed| allowed == name)
         }
-        let header = request
-            .headers()
-            .keys()
-            .filter(|name| !self.adds(name))
-            .find(|name| !known(name.as_str(), &rule.request_headers))?;
+        let mut headers = request.headers().keys().filter(|name| !self.adds(name));
+        let header = headers.find(|name| !known(name.as_str(), &rule.request_headers))?;
         Some(format!(
             "the header `{}` (`request_headers` of the policy does not list it)",
             quoted(header.as_str().as_bytes())
@@ -302,8 +299,8 @@ fn header_of(
         .ok_or_else(|| unfit("has no value in this call", secret))?;
     let name =
         HeaderName::from_bytes(rule.name.as_bytes()).map_err(|_| unfit("has no header", secret))?;
-    let mut value = HeaderValue::try_from(rule.value.replacen("{}", value, 1))
-        .map_err(|_| unfit("cannot be sent in a header", secret))?;
+    let value = HeaderValue::try_from(rule.value.replacen("{}", value, 1));
+    let mut value = value.map_err(|_| unfit("cannot be sent in a header", secret))?;
     value.set_sensitive(true);
     Ok((name, value))
 }

@@ -136,23 +136,25 @@ async fn lookup(call: &Call, name: &Name, kind: RecordType) -> (ResponseCode, Op
         totals.lookups
     };
     let (code, address, refused) = match canonical(name) {
-        _ if lookups > LOOKUPS => (
-            ResponseCode::Refused,
-            None,
-            Some(RefusalReason::Bound {
-                why: format!("a call may look up {LOOKUPS} names"),
-            }),
-        ),
+        _ if lookups > LOOKUPS => {
+            let why = format!("a call may look up {LOOKUPS} names");
+            (
+                ResponseCode::Refused,
+                None,
+                Some(RefusalReason::Bound { why }),
+            )
+        }
         Some(name) if call.granted(&Host::Name(name.clone()), None) => match kind {
             RecordType::A => match call.state().names.address(&name) {
                 Some(address) => (ResponseCode::NoError, Some(address), None),
-                None => (
-                    ResponseCode::Refused,
-                    None,
-                    Some(RefusalReason::Bound {
-                        why: format!("a call may reach {NAMES} names"),
-                    }),
-                ),
+                None => {
+                    let why = format!("a call may reach {NAMES} names");
+                    (
+                        ResponseCode::Refused,
+                        None,
+                        Some(RefusalReason::Bound { why }),
+                    )
+                }
             },
             _ => (ResponseCode::NoError, None, None),
         },
@@ -177,7 +179,7 @@ async fn lookup(call: &Call, name: &Name, kind: RecordType) -> (ResponseCode, Op
 /// name.
 fn canonical(name: &Name) -> Option<String> {
     name.iter()
-        .all(|label| {
+        .all(|label: &[u8]| {
             label
                 .iter()
                 .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'))

@@ -63,10 +63,11 @@ impl Ready {
 
     /// Tells the relay, if there is one, that a call begins. `secrets`: values for its headers.
     pub fn begin(&self, secrets: &BTreeMap<String, String>) -> Result<(), LauncherError> {
-        self.relay
+        let begun = self
+            .relay
             .as_ref()
-            .map_or(Ok(()), |relay| relay.lease.begin(secrets))
-            .map_err(|_| LauncherError::Gone)
+            .map_or(Ok(()), |relay| relay.lease.begin(secrets));
+        begun.map_err(|_| LauncherError::Gone)
     }
 
     /// Dials for the call while polled. Returns only if the call exceeds a limit of its network, or

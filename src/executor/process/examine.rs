@@ -146,7 +146,8 @@ pub async fn run_source(
         per_call,
     };
     let events = ToolSender::unheard();
-    let outcome = Scripts::new(launchers.clone())
+    let scripts = Scripts::new(launchers.clone());
+    let outcome = scripts
         .run_once(None, &confinement, input, Instant::now(), &events)
         .await;
     match outcome {
@@ -213,11 +214,12 @@ impl List<'_> {
             return;
         }
         let granted = allowed(self.shape, path, write);
+        let closed = granted.then(|| closed(self.shape, path, write)).flatten();
         self.tries.push(PathProbe {
             path: path.to_owned(),
             write,
             granted,
-            closed: granted.then(|| closed(self.shape, path, write)).flatten(),
+            closed,
         });
     }
 
@@ -232,7 +234,7 @@ impl List<'_> {
             Opening::Snapshot { folder, names } => {
                 let files = entries(&folder).into_iter().filter(|path| {
                     grant.area.holds(path)
-                        && path.symlink_metadata().is_ok_and(|m| {
+                        && path.symlink_metadata().is_ok_and(|m: std::fs::Metadata| {
                             m.is_file() && grants::opens(&folder, &names, m.uid(), m.mode())
                         })
                 });
@@ -289,22 +291,20 @@ impl List<'_> {
 
 /// Sorted by name, so that two runs try the same.
 fn entries(folder: &Path) -> Vec<PathBuf> {
-    let mut all: Vec<PathBuf> = std::fs::read_dir(folder)
+    let read = std::fs::read_dir(folder)
         .into_iter()
         .flatten()
         .flatten()
-        .take(MAX_ENTRIES)
-        .map(|entry| entry.path())
-        .collect();
+        .take(MAX_ENTRIES);
+    let mut all: Vec<PathBuf> = read.map(|entry| entry.path()).collect();
     all.sort();
     all
 }
 
 /// Every place of this tool in the view, shown or empty.
 fn in_view(shape: &Shape) -> impl Iterator<Item = &Path> {
-    std::iter::once(shape.folder.as_path())
-        .chain(shape.script.as_deref())
-        .chain(shape.grants.iter().map(|g| g.area.folder()))
+    let own = std::iter::once(shape.folder.as_path()).chain(shape.script.as_deref());
+    own.chain(shape.grants.iter().map(|g| g.area.folder()))
         .chain(shape.runtime.roots.iter().map(PathBuf::as_path))
 }
 
@@ -312,10 +312,11 @@ fn in_view(shape: &Shape) -> impl Iterator<Item = &Path> {
 /// the host has below the scratch folders are not of this kind: scratch begins empty.)
 fn of_each_call(path: &Path) -> bool {
     let whole = [base_view::PROC, "/dev", base_view::OWN_FOLDER];
-    let mut made = base_view::SYSTEM_FOLDERS
+    let system = base_view::SYSTEM_FOLDERS
         .iter()
         .chain(&base_view::SYSTEM_ETC)
-        .chain(&base_view::MADE_ETC)
+        .chain(&base_view::MADE_ETC);
+    let mut made = system
         .chain(&base_view::SCRATCH)
         .chain(&base_view::EMPTY_FOLDERS)
         .chain(&whole);
@@ -338,7 +339,7 @@ fn closed(shape: &Shape, path: &Path, write: bool) -> Option<String> {
         } => tree.metadata().ok()?,
         _ => facts.clone(),
     };
-    let flags = match (facts.is_dir(), write) {
+    let wanted = match (facts.is_dir(), write) {
         (true, true) => 0o3,
         (true, false) => 0o5,
         (false, true) => 0o2,
@@ -364,7 +365,8 @@ fn closed(shape: &Shape, path: &Path, write: bool) -> Option<String> {
         false if group.contains(&facts.gid()) => mode >> 3,
         false => mode,
     };
-    (rights & flags != flags).then(|| format!("mode {:04o}, owner {}", mode & 0o7777, facts.uid()))
+    (rights & wanted != wanted)
+        .then(|| format!("mode {:04o}, owner {}", mode & 0o7777, facts.uid()))
 }
 
 /// Whether the confinement grants this. The script itself is shown whatever is granted; a module is
@@ -397,10 +399,11 @@ fn deciding<'s>(shape: &'s Shape, path: &Path) -> Option<&'s Grant> {
         // nobody's.
         files => (files.holds(path) && !path.is_dir()).then(|| length(path)),
     };
-    shape
+    let covering = shape
         .grants
         .iter()
-        .filter_map(|grant| Some((near(&grant)?, grant.access, grant)))
+        .filter_map(|grant| Some((near(&grant)?, grant.access, grant)));
+    covering
         .max_by_key(|(depth, access, _)| (*depth, *access))
         .map(|(.., grant)| grant)
 }

@@ -85,13 +85,13 @@ impl GrantPlan {
                     // A kept entry is opened with the rights of the grant's owner, even if another
                     // user owns the entry.
                     for (place, access, facts) in &kept {
-                        let mount = Mount::from_stat(place, *access, facts);
+                        let kept = Mount::from_stat(place, *access, facts);
                         insert(
                             &mut self.mounts,
                             Mount {
                                 uid: stat.st_uid,
                                 gid: stat.st_gid,
-                                ..mount
+                                ..kept
                             },
                         );
                     }
@@ -127,7 +127,8 @@ impl GrantPlan {
                 let (device, inode) = stat.map_or((0, 0), |(_, stat)| (stat.st_dev, stat.st_ino));
                 let none = Vec::new();
                 let shown = Vec::new();
-                self.stages
+                let stage = self
+                    .stages
                     .entry(folder.clone())
                     .or_insert_with(|| StagedFolder {
                         folder: folder.clone(),
@@ -136,9 +137,8 @@ impl GrantPlan {
                         inode,
                         show_rest: false,
                         shown,
-                    })
-                    .names
-                    .push(names.clone());
+                    });
+                stage.names.push(names.clone());
             }
         }
         Ok(())
@@ -215,11 +215,12 @@ pub fn read_script(path: &Path) -> Result<Script, Fault> {
     };
     let bytes = files::checked(Ok(opened), MAX_SCRIPT_BYTES, |_| None)
         .map_err(|why| failed(message, &why, path))?;
+    let digest = crate::base::sha256_hex(&bytes);
     // What the host can read the tool can, whoever owns the copy.
     let mode = facts.mode() & 0o777 | 0o400;
     let file = ReadFile {
         path: path.to_owned(),
-        digest: crate::base::sha256_hex(&bytes),
+        digest,
         mode,
         stamp: Stamp::from(&facts),
     };
@@ -275,11 +276,9 @@ fn settled(mut resolved: ResolvedGrants) -> Result<ResolvedGrants, Fault> {
             // Mounts are in order of path: what lies in a folder that is shown comes with it.
             stage.shown.dedup_by(|below, path| below.starts_with(path));
         }
-        for mount in resolved
-            .mounts
-            .iter()
-            .filter(|m| m.folder && m.access == Access::Read && m.path.starts_with(&stage.folder))
-        {
+        for mount in resolved.mounts.iter().filter(|m: &&Mount| {
+            m.folder && m.access == Access::Read && m.path.starts_with(&stage.folder)
+        }) {
             resolved.masks.extend(specials_at(&mount.path)?);
         }
     }
@@ -316,11 +315,14 @@ fn forbid_execution(mounts: &mut BTreeMap<PathBuf, Mount>, written: &[Area]) -> 
         };
         match look(tree) {
             Ok(stat) => {
+                let device = stat.st_dev;
+                let inode = stat.st_ino;
+                let folder = is(&stat, SFlag::S_IFDIR);
                 let own = Mount {
                     path: tree.clone(),
-                    folder: is(&stat, SFlag::S_IFDIR),
-                    device: stat.st_dev,
-                    inode: stat.st_ino,
+                    folder,
+                    device,
+                    inode,
                     no_exec: true,
                     ..above.clone()
                 };
@@ -347,7 +349,7 @@ fn uncovered(mounts: BTreeMap<PathBuf, Mount>) -> Vec<Mount> {
         let mut below = mounts
             .range(m.path.clone()..)
             .take_while(|(path, _)| path.starts_with(&m.path));
-        above.is_some_and(|other| (other.access, other.no_exec) == (m.access, m.no_exec))
+        above.is_some_and(|other: &Mount| (other.access, other.no_exec) == (m.access, m.no_exec))
             && !below.any(|(_, other)| other.access < m.access)
     };
     mounts.values().filter(|m| !covered(m)).cloned().collect()
@@ -514,7 +516,7 @@ fn mount_points(shape: &Shape) -> Result<Option<Arc<Mounts>>, Fault> {
     (!shape.grants.is_empty())
         .then(Mounts::read)
         .transpose()
-        .map_err(|e| {
+        .map_err(|e: std::io::Error| {
             refuse(
                 "the list of mounts of this machine cannot be read",
                 format!("/proc/self/mountinfo: {e}; is /proc mounted?"),

@@ -11,7 +11,7 @@ use crate::egress::protocol::Served;
 use crate::executor::Gauge;
 use crate::executor::idle::IdlePool;
 use crate::fault::{Fault, Kind};
-use crate::policy::{Access, Area, Shape};
+use crate::policy::{Access, Area, Grant, Shape};
 use crate::quantity::Limit;
 use crate::sandbox::{self, CallInput, Launcher, LauncherError, Sandbox, Spec, cgroup};
 use std::os::fd::OwnedFd;
@@ -199,7 +199,7 @@ pub async fn resolve(shape: &Shape, script: bool) -> Result<grants::ResolvedGran
     fn elsewhere(path: &Path, folder: &Path) -> bool {
         !path.starts_with(folder)
     }
-    if !shape.grants.iter().any(|grant| match &grant.area {
+    if !shape.grants.iter().any(|grant: &Grant| match &grant.area {
         _ if grant.access == Access::Write => true,
         Area::Tree(path) => {
             let masked = path.starts_with("/tmp") || path.starts_with("/dev/shm");

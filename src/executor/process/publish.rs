@@ -58,11 +58,12 @@ impl From<Errno> for PublishRefusal {
 }
 
 fn artifact(path: String, bytes: u64, why: Option<PublishRefusal>) -> Artifact {
+    let published = why.is_none();
     let failed = why.as_ref().is_some_and(|why| why.failed);
     Artifact {
         path,
         bytes,
-        published: why.is_none(),
+        published,
         dropped_because: why.map(|why| why.text),
         failed,
         over: None,
@@ -149,10 +150,8 @@ pub async fn all(stages: &[StagedFolder], copies: &[OwnedFd], shape: &Shape) -> 
 
 /// The names in a copy that count, at most one more than is allowed.
 fn names(copy: &OwnedFd, counts: impl Fn(&CStr) -> bool) -> Result<Vec<CString>, Errno> {
-    let mut names: Vec<CString> = names_in(copy)?
-        .filter(|name| name.as_ref().map_or(true, |name| counts(name)))
-        .take(MAX_FILES + 1)
-        .collect::<Result<_, _>>()?;
+    let counted = names_in(copy)?.filter(|name| name.as_ref().map_or(true, |name| counts(name)));
+    let mut names: Vec<CString> = counted.take(MAX_FILES + 1).collect::<Result<_, _>>()?;
     names.sort();
     Ok(names)
 }
@@ -160,9 +159,10 @@ fn names(copy: &OwnedFd, counts: impl Fn(&CStr) -> bool) -> Result<Vec<CString>,
 /// The size of a regular file; 0 for anything else.
 fn size(copy: &OwnedFd, name: &CStr) -> u64 {
     let stat = fstatat(copy, name, AtFlags::AT_SYMLINK_NOFOLLOW);
-    stat.ok()
-        .filter(|stat| files::is(stat.st_mode, SFlag::S_IFREG))
-        .map_or(0, |stat| u64::try_from(stat.st_size).unwrap_or(0))
+    let regular = stat
+        .ok()
+        .filter(|stat| files::is(stat.st_mode, SFlag::S_IFREG));
+    regular.map_or(0, |stat| u64::try_from(stat.st_size).unwrap_or(0))
 }
 
 /// Publishes one staged folder. `most`: most bytes of a file.
@@ -230,8 +230,8 @@ fn file(
     let text = name
         .to_str()
         .ok()
-        .filter(|text| crate::base::text::is_printable(text))
-        .ok_or("its name is not UTF-8, or holds characters that do not print")?;
+        .filter(|text| crate::base::text::is_printable(text));
+    let text = text.ok_or("its name is not UTF-8, or holds characters that do not print")?;
     let source = open_at(copy, name, OFlag::O_RDONLY).map_err(|e| match e {
         Errno::ELOOP => "it is a symbolic link".into(),
         e => PublishRefusal {

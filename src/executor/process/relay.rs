@@ -5,7 +5,7 @@ use super::spec::RoleNeeds;
 use crate::base::Counted;
 use crate::egress::{Dialler, Lease, protocol};
 use crate::fault::{Fault, Kind};
-use crate::policy::{self, Runtime, Shape};
+use crate::policy::{self, Runtime, SecretGrant, Shape};
 use crate::quantity::{Limit, MIB};
 use crate::sandbox::Launcher;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
@@ -61,12 +61,13 @@ pub fn confinement(shape: &Shape) -> (Shape, RoleNeeds) {
     ] {
         bare.limits.set(limit, value);
     }
+    let role = Some(protocol::ROLE);
     (
         bare,
         RoleNeeds {
             outlives_calls: true,
             keeps_fd3: true,
-            role: Some(protocol::ROLE),
+            role,
             ..RoleNeeds::default()
         },
     )
@@ -87,7 +88,7 @@ pub fn served(shape: &Shape) -> Result<Option<protocol::Served>, Fault> {
     let headers: Vec<_> = shape
         .secrets
         .iter()
-        .filter_map(|secret| Some((secret.name.clone(), secret.header.clone()?)))
+        .filter_map(|secret: &SecretGrant| Some((secret.name.clone(), secret.header.clone()?)))
         .collect();
     let mut authorities = BTreeMap::new();
     for (rule, file) in headers
@@ -132,10 +133,12 @@ impl Relay {
         tool: String,
         proxy: Option<String>,
     ) -> Result<Relay, Fault> {
+        let grants = served.grants.clone();
+        let headers = served.headers.clone();
         let dialler = Dialler {
             payer: [String::new(), tool],
-            grants: served.grants.clone(),
-            headers: served.headers.clone(),
+            grants,
+            headers,
             proxy,
         };
         let lease = Lease::serve(companion.control, &served, &sockets, dialler)

@@ -217,7 +217,7 @@ impl Scripts {
         let Shape { runtime, built, .. } = shape;
         if let Some((.., known)) = lock(&self.noise)
             .iter()
-            .find(|(known, with, _)| known == runtime && with == built)
+            .find(|(known, with, _): &&Noise| known == runtime && with == built)
         {
             return Some(Arc::clone(known));
         }
@@ -261,9 +261,9 @@ impl Scripts {
             return None;
         };
         let found: Arc<BTreeSet<Attempt>> = Arc::new(kept?.attempts.into_iter().collect());
-        let mut noises = lock(&self.noise);
-        if noises.len() < MAX_RUNTIMES {
-            noises.push((runtime.clone(), built.clone(), Arc::clone(&found)));
+        let mut known = lock(&self.noise);
+        if known.len() < MAX_RUNTIMES {
+            known.push((runtime.clone(), built.clone(), Arc::clone(&found)));
         }
         Some(found)
     }
@@ -426,9 +426,10 @@ fn failure(
 }
 
 fn outcome(ending: Ending, started: Instant) -> Outcome {
+    let not_observed = [NOT_RECORDED, NEVER_SEEN].map(str::to_owned).to_vec();
     let denials = Denials {
         observed: Vec::new(),
-        not_observed: [NOT_RECORDED, NEVER_SEEN].map(str::to_owned).to_vec(),
+        not_observed,
     };
     Outcome {
         denials,
@@ -456,18 +457,18 @@ pub struct RecordedCall {
 impl RecordedCall {
     /// Reads the output of a recorder. `lost`: the recorder ended before the call.
     pub fn read(found: OwnedFd, lost: bool) -> RecordedCall {
-        let mut record = RecordedCall::default();
-        record.missing.extend(lost.then(|| LOST.to_owned()));
+        let mut kept = RecordedCall::default();
+        kept.missing.extend(lost.then(|| LOST.to_owned()));
         for note in notes(found) {
             match note {
-                Note::Attempt(attempt) => record.attempts.push(attempt),
-                Note::Full => record
+                Note::Attempt(attempt) => kept.attempts.push(attempt),
+                Note::Full => kept
                     .missing
                     .push("later refusals: there was no room for more".to_owned()),
-                Note::Unread => record.missing.push(UNREAD.to_owned()),
+                Note::Unread => kept.missing.push(UNREAD.to_owned()),
             }
         }
-        record
+        kept
     }
 
     /// Leaves out what an empty script of this runtime is refused too, and keeps only the first and
@@ -505,13 +506,14 @@ impl RecordedCall {
 fn is_noise(noise: &BTreeSet<Attempt>, attempt: &Attempt, folder: &Path) -> bool {
     let above = |attempt: &Attempt, folder: &Path| {
         let path = Path::new(attempt.path.as_deref().unwrap_or(&attempt.target));
-        path.parent()
+        let named = path
+            .parent()
             .filter(|parent| folder.starts_with(parent))
-            .and(path.file_name())
-            .map(|name| (attempt.operation, name.to_owned()))
+            .and(path.file_name());
+        named.map(|name| (attempt.operation, name.to_owned()))
     };
     noise.contains(attempt)
-        || noise.iter().any(|known| {
+        || noise.iter().any(|known: &Attempt| {
             above(known, Path::new(FOLDER))
                 .is_some_and(|known| Some(known) == above(attempt, folder))
         })

@@ -97,11 +97,8 @@ impl Worker {
 
     /// Sends a frame outside of any call.
     pub async fn send(&mut self, frame: &[u8]) -> io::Result<()> {
-        self.to
-            .as_mut()
-            .ok_or(io::ErrorKind::NotConnected)?
-            .write_all(frame)
-            .await
+        let to = self.to.as_mut().ok_or(io::ErrorKind::NotConnected)?;
+        to.write_all(frame).await
     }
 
     /// Serves one request: sends its frame, and reads what `answer` reads.

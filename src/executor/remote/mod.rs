@@ -234,10 +234,10 @@ fn answered(manifest: &Manifest, answer: String) -> Text {
         Some(Value::Array(kinds)) => kinds.iter().any(|kind| kind == "string"),
         _ => true,
     };
-    (!takes_text)
+    let json = (!takes_text)
         .then(|| json::compact(answer.as_bytes()).ok())
-        .flatten()
-        .unwrap_or_else(|| Text::from(&Value::String(answer)))
+        .flatten();
+    json.unwrap_or_else(|| Text::from(&Value::String(answer)))
 }
 
 impl Executor for Remote {
@@ -247,14 +247,13 @@ impl Executor for Remote {
 
     fn connections(&self) -> Vec<Value> {
         let services = lock(&self.services);
-        services
-            .iter()
-            .flat_map(|((id, ..), service)| {
-                service
-                    .connections
-                    .iter()
-                    .map(move |connection| (id, connection))
-            })
+        let connections = services.iter().flat_map(|((id, ..), service)| {
+            service
+                .connections
+                .iter()
+                .map(move |connection| (id, connection))
+        });
+        connections
             .map(|(id, connection)| {
                 let mut shown = connection.status();
                 shown["service"] = json!(id);
@@ -266,16 +265,12 @@ impl Executor for Remote {
 
 /// Checks that each queue of a descriptor is a valid topic.
 pub fn queues(service: &ServiceDescriptor) -> Result<(), Fault> {
-    service
-        .requests
-        .iter()
-        .chain([&service.response])
-        .clone()
-        .try_for_each(|queue| {
-            Topic::parse(queue)
-                .map(drop)
-                .map_err(|why| no_topic(queue, &why))
-        })
+    let all = service.requests.iter().chain([&service.response]);
+    all.clone().try_for_each(|queue| {
+        Topic::parse(queue)
+            .map(drop)
+            .map_err(|why| no_topic(queue, &why))
+    })
 }
 
 fn no_topic(queue: &str, why: &str) -> Fault {

@@ -185,20 +185,22 @@ pub async fn run(
     let mut worker = Worker::start(launchers, &shape, none, &needs, &file.into())
         .await
         .map_err(Failure::Failed)?;
+    let entry_point = tool.entry_point.clone();
     let order = Order::Compile {
         module: FilePart { offset: 0, bytes },
         digest,
-        entry_point: tool.entry_point.clone(),
+        entry_point,
     };
     let most = bytes
         .saturating_mul(MAX_CODE_BYTES_PER_BYTE)
         .saturating_add(IMAGE_BYTES)
         .min(MAX_CODE_BYTES);
     fn over(most: u64, unit: &str, more: &str) -> Failure {
+        let why = format!(
+            "compiling the module takes more than {most} {unit}, the limit for its size{more}"
+        );
         Failure::Refused(ModuleRefusal {
-            why: format!(
-                "compiling the module takes more than {most} {unit}, the limit for its size{more}"
-            ),
+            why,
             too_much: true,
         })
     }
@@ -304,9 +306,10 @@ fn confinement(tool: &policy::Shape, allowed: &CompileLimits) -> policy::Shape {
     runtime.program = policy::Program::Ourselves {
         role: Role::Compile.name().to_owned(),
     };
+    let require_cgroup = tool.require_cgroup;
     policy::Shape {
         limits,
-        require_cgroup: tool.require_cgroup,
+        require_cgroup,
         ..policy::Shape::bare(&tool.tool, runtime)
     }
 }

@@ -89,10 +89,11 @@ impl WorkerDenials {
             return Err(invalid("more was refused than a worker may report"));
         }
         let mut file = |operation, rule: &str| {
+            let path = Some(absolute(folder, &target).to_string_lossy().into_owned());
             self.attempts.push(Attempt {
                 operation,
                 target: text::printable(&target),
-                path: Some(absolute(folder, &target).to_string_lossy().into_owned()),
+                path,
                 rule: rule.to_owned(),
             });
         };

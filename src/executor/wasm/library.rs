@@ -374,10 +374,9 @@ impl Library {
         source: Option<&str>,
     ) -> Result<SourceModule, Fault> {
         let text = source.map(|source| source.as_bytes().to_vec());
-        let digest = text
-            .as_deref()
-            .map(crate::base::sha256_hex)
-            .or_else(|| script.map(|script| script.file.digest.clone()))
+        let digest = text.as_deref().map(crate::base::sha256_hex);
+        let digest = digest.or_else(|| script.map(|script| script.file.digest.clone()));
+        let digest = digest
             .ok_or_else(|| Fault::new(Kind::InternalError, "a wasm tool without a module"))?;
         Ok(SourceModule {
             key: self.key(&digest)?,

@@ -373,9 +373,10 @@ impl Wasm {
 
 impl Executor for Wasm {
     fn gauges(&self) -> Vec<Gauge> {
+        let what = "Workers for WASI tools that wait for a call.";
         vec![Gauge {
             name: "toolhost_wasm_workers_idle",
-            what: "Workers for WASI tools that wait for a call.",
+            what,
             value: self.idle.len(),
         }]
     }
@@ -512,11 +513,12 @@ async fn announce_wait<T>(compiling: impl Future<Output = T>, tell: fn(&str)) ->
 }
 
 fn outcome(ending: Ending) -> Outcome {
+    let denials = Denials {
+        observed: Vec::new(),
+        not_observed: denials::not_observed(0),
+    };
     Outcome {
-        denials: Denials {
-            observed: Vec::new(),
-            not_observed: denials::not_observed(0),
-        },
+        denials,
         ..Outcome::new(ending, 0)
     }
 }

@@ -108,10 +108,11 @@ impl Session {
             head: frame::MAX_REPLY_HEAD_BYTES,
             payload,
         };
+        let cpu_limit = shape.limits.get(Limit::CpuMs);
         let mut session = Session {
             worker,
             most,
-            cpu_limit: shape.limits.get(Limit::CpuMs),
+            cpu_limit,
             layers: layers.into(),
         };
         let code = FilePart {
@@ -277,18 +278,18 @@ fn openings(shape: &Shape) -> Vec<Opening> {
     }
     let mut openings = Vec::new();
     for (at, write) in folders {
-        let relative = at
+        let inside = at
             .strip_prefix(&shape.folder)
             .ok()
             .and_then(|p| p.to_str())
-            .map(str::to_owned)
-            .map(|path| {
-                if path.is_empty() {
-                    ".".to_owned()
-                } else {
-                    path
-                }
-            });
+            .map(str::to_owned);
+        let relative = inside.map(|path| {
+            if path.is_empty() {
+                ".".to_owned()
+            } else {
+                path
+            }
+        });
         for name in [at.to_str().map(str::to_owned), relative]
             .into_iter()
             .flatten()
@@ -372,11 +373,11 @@ pub async fn count_writes<T>(
 async fn look<T: Send + 'static>(
     ask: impl FnOnce() -> Result<T, Errno> + Send + 'static,
 ) -> Result<T, Fault> {
-    let answer = tokio::task::spawn_blocking(ask)
+    let asked = tokio::task::spawn_blocking(ask)
         .await
         .map_err(io::Error::other);
-    answer
-        .and_then(|answer| answer.map_err(io::Error::from))
+    asked
+        .and_then(|asked| asked.map_err(io::Error::from))
         .map_err(|error| uncounted(&error))
 }
 

@@ -130,8 +130,8 @@ impl Loaded {
     pub fn new(component: &Component, init: Init) -> Result<Loaded, String> {
         let contract = adapt::contract(component, init.entry_point.as_deref())?;
         let engine = component.engine().clone();
-        let ready = guest::linker(&engine)
-            .map_err(|e| format!("{e:#}"))?
+        let linker = guest::linker(&engine).map_err(|e| format!("{e:#}"))?;
+        let ready = linker
             .instantiate_pre(component)
             .map_err(|e| format!("the component imports what this host does not offer: {e:#}"))?;
         let entry = match contract {
@@ -150,8 +150,8 @@ impl Loaded {
             .map_err(|e| format!("the folders cannot be opened: {e}"))?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
-            .build()
-            .map_err(|e| format!("no runtime for calls: {e}"))?;
+            .build();
+        let runtime = runtime.map_err(|e| format!("no runtime for calls: {e}"))?;
         let granted = Arc::new(Granted::new(&init.folder, &init.granted));
         Ok(Loaded {
             entry,
@@ -242,14 +242,16 @@ impl Loaded {
         let peak_memory = guest.meter.peak;
         // Closes the handles, before scratch is checked.
         drop(guest);
+        let clean = self.folders.are_clean();
+        let more_denied = watch.more();
         Ok((
             CallSummary {
                 id,
                 end,
                 cpu_ms,
                 peak_memory,
-                clean: self.folders.are_clean(),
-                more_denied: watch.more(),
+                clean,
+                more_denied,
             },
             returned,
         ))
@@ -393,11 +395,10 @@ fn failed(error: &wasmtime::Error, copy: u64, log: &Sink) -> End {
                 limit: Limit::OutputBytes,
             };
         }
-        return End::Trapped {
-            message: format!(
-                "one call to the host passes more than {copy} bytes; pass them in several calls"
-            ),
-        };
+        let message = format!(
+            "one call to the host passes more than {copy} bytes; pass them in several calls"
+        );
+        return End::Trapped { message };
     }
     // Where it happened helps the author, so it goes to the log.
     let _ = log.take(format!("{error:?}\n").as_bytes());

@@ -110,7 +110,7 @@ impl CallbackUrl {
         // Servers read such paths in different ways, so they are refused.
         if path
             .split('/')
-            .any(|part| part == "." || part == ".." || part.contains(['\\', '%', '#', ';']))
+            .any(|part: &str| part == "." || part == ".." || part.contains(['\\', '%', '#', ';']))
             || path.contains("//")
             || query.as_ref().is_some_and(|query| query.contains('#'))
         {
@@ -142,9 +142,10 @@ impl CallbackUrl {
     /// As in a request: `name`, `name:8443`.
     pub fn authority(&self) -> String {
         let usual = if self.https { 443 } else { 80 };
+        let port = Some(self.port).filter(|port| *port != usual);
         HostPattern {
             host: self.host.clone(),
-            port: Some(self.port).filter(|port| *port != usual),
+            port,
         }
         .to_string()
     }

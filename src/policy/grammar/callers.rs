@@ -173,11 +173,11 @@ impl Callers {
 
     fn grant(&self, rule: &CallerRule, id: &str) -> CallerGrant {
         let others = |keep: &dyn Fn(&&CallerRule) -> bool| -> Vec<String> {
-            self.list
+            let others = self
+                .list
                 .iter()
-                .filter(|other| other.name != rule.name && keep(other))
-                .map(|other| other.name.clone())
-                .collect()
+                .filter(|other| other.name != rule.name && keep(other));
+            others.map(|other| other.name.clone()).collect()
         };
         CallerGrant {
             name: rule.name.clone(),
@@ -311,9 +311,11 @@ fn is_below(path: &str, folder: &str) -> bool {
 impl CallerGrant {
     /// The grant of everybody where `callers.policy.toml` does not exist.
     pub fn anybody() -> CallerGrant {
+        let name = "anybody whom this host serves".to_owned();
+        let rule = "built-in".to_owned();
         CallerGrant {
-            name: "anybody whom this host serves".to_owned(),
-            rule: "built-in".to_owned(),
+            name,
+            rule,
             why: format!("there is no {CALLERS_FILE}"),
             ..CallerGrant::default()
         }
@@ -510,12 +512,14 @@ fn caller(document: &mut Reader<'_>, pointer: &str, rule: CallerRule, folder: &P
     let secret = document
         .get(&at("callback_secret", pointer))
         .map(|secret: String| secrets::source(&secret, folder));
+    let callback_secret =
+        secret.and_then(|secret| document.parsed(&at("callback_secret", pointer), secret));
+    let operator = document.value.pointer(&at("role", pointer)).is_some();
     CallerRule {
         parameters,
         callbacks,
-        callback_secret: secret
-            .and_then(|secret| document.parsed(&at("callback_secret", pointer), secret)),
-        operator: document.value.pointer(&at("role", pointer)).is_some(),
+        callback_secret,
+        operator,
         at: document.at(&at("name", pointer)),
         ..rule
     }

@@ -99,12 +99,12 @@ fn folder(
     found: &mut PolicyTexts,
 ) -> Result<(), Problem> {
     check_unshared(about, path)?;
-    let names =
-        std::fs::read_dir(format!("/proc/self/fd/{}", opened.as_raw_fd())).and_then(|entries| {
-            entries
-                .map(|entry| Ok(entry?.file_name()))
-                .collect::<Result<Vec<_>, _>>()
-        });
+    let listed = std::fs::read_dir(format!("/proc/self/fd/{}", opened.as_raw_fd()));
+    let names = listed.and_then(|entries| {
+        entries
+            .map(|entry| Ok(entry?.file_name()))
+            .collect::<Result<Vec<_>, _>>()
+    });
     let mut names: Vec<OsString> =
         names.map_err(|error| unreadable(format!("cannot be listed: {error}")))?;
     names.sort();
@@ -129,9 +129,10 @@ fn folder(
             } else {
                 Severity::Note
             };
+            let problem = Problem::new(severity, Code::Unreadable, "", why);
             found.notes.push(FileProblem {
                 path: file,
-                problem: Problem::new(severity, Code::Unreadable, "", why),
+                problem,
             });
         }
     }
@@ -160,15 +161,18 @@ fn whole(opened: File, about: &Metadata, path: &Path) -> Result<String, Problem>
     }
     check_unshared(about, path)?;
     let bytes = files::whole(opened, MAX_DEFINITION_BYTES)
-        .map_err(|e| unreadable(format!("cannot be read: {e}")))?
-        .ok_or_else(|| unreadable(format!("is larger than {MAX_DEFINITION_BYTES} bytes")))?;
+        .map_err(|e| unreadable(format!("cannot be read: {e}")))?;
+    let bytes =
+        bytes.ok_or_else(|| unreadable(format!("is larger than {MAX_DEFINITION_BYTES} bytes")))?;
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
     let text = std::str::from_utf8(bytes).map_err(|e| {
         let good = String::from_utf8_lossy(&bytes[..e.valid_up_to()]);
         let before = good.rsplit('\n').next().unwrap_or_default();
+        let line = good.matches('\n').count() + 1;
+        let column = before.chars().count() + 1;
         Problem {
-            line: good.matches('\n').count() + 1,
-            column: before.chars().count() + 1,
+            line,
+            column,
             ..Problem::new(Severity::Error, Code::Encoding, "", "is not UTF-8 text")
         }
     })?;

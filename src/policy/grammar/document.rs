@@ -25,15 +25,17 @@ impl FileProblem {
         At { line, column }: At,
         message: impl Into<String>,
     ) -> FileProblem {
+        let pointer = pointer.into();
+        let message = message.into();
         FileProblem {
             path: file.to_path_buf(),
             problem: Problem {
                 severity,
                 code,
-                pointer: pointer.into(),
+                pointer,
                 line,
                 column,
-                message: message.into(),
+                message,
             },
         }
     }
@@ -71,16 +73,16 @@ impl<'t> TomlDocument<'t> {
             .chain(text.match_indices('\n').map(|(i, _)| i + 1))
             .collect();
         let (table, errors) = DeTable::parse_recoverable(text);
+        let table = table.into_inner();
         let mut document = TomlDocument {
             text,
             lines,
             value: Value::Null,
-            table: table.into_inner(),
+            table,
         };
-        let Some(error) = errors
-            .iter()
-            .min_by_key(|error| error.span().map_or(usize::MAX, |span| span.start))
-        else {
+        let Some(error) = errors.iter().min_by_key(|error: &&toml::de::Error| {
+            error.span().map_or(usize::MAX, |span| span.start)
+        }) else {
             document.value = table_value(&document.table);
             return Ok(document);
         };
@@ -107,8 +109,8 @@ impl<'t> TomlDocument<'t> {
         let start = self.lines.get(line - 1).copied().unwrap_or(0);
         // A line may be the whole file: past MAX_COLUMN bytes the column is left 0 and not counted
         // for every value.
-        let column = Some(start..offset)
-            .filter(|range| range.len() <= MAX_COLUMN)
+        let before = Some(start..offset).filter(|range| range.len() <= MAX_COLUMN);
+        let column = before
             .and_then(|range| self.text.get(range))
             .map_or(0, |text| text.chars().count() + 1);
         At { line, column }

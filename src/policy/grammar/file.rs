@@ -279,9 +279,10 @@ fn without_grants(policy: Policy, problem: Problem) -> Policy {
         digest,
         ..
     } = policy;
+    let files = FileRules::default();
     let built_in = Policy::built_in();
     Policy {
-        files: FileRules::default(),
+        files,
         name,
         why,
         file,
@@ -330,9 +331,8 @@ fn tools(document: &mut Reader<'_>) -> Vec<ToolSelector> {
             "`tools` is missing: write exact ids, \"ns:*\", or \"*\"",
         );
     }
-    document
-        .list::<Selector>("/tools")
-        .into_iter()
+    let tools = document.list::<Selector>("/tools").into_iter();
+    tools
         .map(|(pointer, selector)| ToolSelector {
             selector,
             at: document.at(&pointer),
@@ -393,7 +393,8 @@ fn runtimes(document: &mut Reader<'_>) -> BTreeMap<Language, NamedRuntime> {
             continue;
         };
         let pointer = format!("{entry}/path");
-        let absolute = files::plain_path(&path.to_string_lossy()).and_then(|path| {
+        let plain = files::plain_path(&path.to_string_lossy());
+        let absolute = plain.and_then(|path| {
             path.is_absolute()
                 .then_some(path)
                 .ok_or("not an absolute path".to_owned())

@@ -5,7 +5,7 @@
 
 use super::document::PolicyEntry;
 use super::grantable::Grantable;
-use super::secrets::SecretGrant;
+use super::secrets::{HeaderRule, SecretGrant};
 use crate::base::address::special;
 use crate::base::text;
 use crate::manifest::host::{self, Host, HostPattern};
@@ -76,15 +76,17 @@ impl HostGrant {
             ranges.retain(|range| range.contains(address));
         }
         let by = if self.rule.is_empty() { other } else { self };
+        let asked = self.asked.clone();
         let rule = by.rule.clone();
+        let why = by.why.clone();
         unreachable(&pattern, &ranges)
             .is_none()
             .then_some(HostGrant {
                 pattern,
                 ranges,
-                asked: self.asked.clone(),
+                asked,
                 rule,
-                why: by.why.clone(),
+                why,
             })
     }
 }
@@ -191,14 +193,15 @@ pub fn read(document: &mut Reader<'_>, policy: &str) -> Vec<PolicyEntry<HostGran
             document.fault(&pointer, message);
         }
         let rule = format!("{policy}: {pattern}");
+        let grant = HostGrant {
+            pattern,
+            ranges,
+            asked: String::new(),
+            rule,
+            why,
+        };
         found.push(PolicyEntry {
-            grant: HostGrant {
-                pattern,
-                ranges,
-                asked: String::new(),
-                rule,
-                why,
-            },
+            grant,
             at: document.at(&pointer),
         });
     }
@@ -220,7 +223,9 @@ pub fn set_authorities(
         let mut headers = secrets
             .iter_mut()
             .filter_map(|entry| entry.grant.header.as_mut())
-            .filter(|header| pattern.host.covers(&Host::Name(header.host.clone())))
+            .filter(|header: &&mut HeaderRule| {
+                pattern.host.covers(&Host::Name(header.host.clone()))
+            })
             .peekable();
         let unused = headers.peek().is_none();
         let other = headers.any(|header| {
@@ -260,7 +265,8 @@ pub fn range(written: &str) -> Result<IpNet, String> {
     let shown = text::printable(&text::head(written, 60));
     let range = written
         .parse::<IpNet>()
-        .or_else(|_| written.parse::<IpAddr>().map(IpNet::from))
+        .or_else(|_| written.parse::<IpAddr>().map(IpNet::from));
+    let range = range
         .map_err(|_| format!("`{shown}` is not a range of addresses, such as `10.1.0.0/16`"))?;
     let v4 = range
         .prefix_len()

@@ -175,17 +175,13 @@ impl Policies {
         let sources = secrets()
             .map(|grant| &grant.from)
             .chain(callers.filter_map(|caller| caller.callback_secret.as_ref()));
-        let locks = self
-            .list
-            .iter()
-            .flat_map(|policy| policy.packages.values())
-            .filter_map(|entry| entry.grant.lock_file.clone());
+        let packages = self.list.iter().flat_map(|policy| policy.packages.values());
+        let locks = packages.filter_map(|entry| entry.grant.lock_file.clone());
         let named = sources
             .flat_map(SecretSource::named_files)
             .map(Path::to_path_buf);
-        let authorities: BTreeSet<PathBuf> = secrets()
-            .filter_map(|grant| grant.header.as_ref()?.ca.clone())
-            .collect();
+        let authorities = secrets().filter_map(|grant| grant.header.as_ref()?.ca.clone());
+        let authorities: BTreeSet<PathBuf> = authorities.collect();
         let files: Vec<PathBuf> = named
             .chain(locks)
             .chain(authorities.iter().cloned())
@@ -334,12 +330,11 @@ impl Policies {
     /// Interpreters that policies name; the caller looks at each and puts it in
     /// `Machine::named_runtimes`.
     pub fn named_runtimes(&self) -> Vec<(Language, PathBuf)> {
-        self.list
+        let all = self
+            .list
             .iter()
-            .flat_map(|p| p.runtimes.iter().map(|(l, r)| (*l, r.path.clone())))
-            .collect::<BTreeSet<_>>()
-            .into_iter()
-            .collect()
+            .flat_map(|p| p.runtimes.iter().map(|(l, r)| (*l, r.path.clone())));
+        all.collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     /// Adds files no tool may write: every manifest and script of the registry.
@@ -373,16 +368,16 @@ fn warning(policy: &Policy, pointer: &str, at: At, message: String) -> FileProbl
 }
 
 fn clamped(policy: &Policy) -> impl Iterator<Item = FileProblem> {
-    policy
+    let beyond = policy
         .limits
         .iter()
-        .filter(|(limit, ceiling)| ceiling.grant > limit.most())
-        .map(|(limit, ceiling)| {
-            let name = limit.policy_name();
-            let most = limit.most();
-            let message = format!("`{name}` is clamped to {most}, the largest response");
-            warning(policy, &format!("/limits/{name}"), ceiling.at, message)
-        })
+        .filter(|(limit, ceiling)| ceiling.grant > limit.most());
+    beyond.map(|(limit, ceiling)| {
+        let name = limit.policy_name();
+        let most = limit.most();
+        let message = format!("`{name}` is clamped to {most}, the largest response");
+        warning(policy, &format!("/limits/{name}"), ceiling.at, message)
+    })
 }
 
 fn warnings(policy: &Policy) -> Vec<FileProblem> {
@@ -408,10 +403,11 @@ fn warnings(policy: &Policy) -> Vec<FileProblem> {
             warn(&format!("/network/hosts/{index}/host"), *at, message);
         }
     }
-    let unqueried: Vec<_> = policy.source["secrets"]["grant"]
+    let lines = policy.source["secrets"]["grant"]
         .as_array()
         .into_iter()
-        .flatten()
+        .flatten();
+    let unqueried: Vec<_> = lines
         .filter(|line| !line["header"]["query"].is_array())
         .map(|line| &line["name"])
         .collect();
@@ -453,10 +449,13 @@ fn fallback() -> &'static Policy {
 /// The callers file and the cap beside a policy file that is loaded alone. Silently ignored, they
 /// would not narrow.
 fn unread_beside(path: &Path) -> Vec<FileProblem> {
-    [CALLERS_FILE, HOST_FILE]
+    let others = [CALLERS_FILE, HOST_FILE]
         .into_iter()
-        .filter(|name| path.file_name().is_some_and(|own| own != *name))
-        .filter(|name| !path.is_dir() && path.with_file_name(name).symlink_metadata().is_ok())
+        .filter(|name| path.file_name().is_some_and(|own| own != *name));
+    others
+        .filter(|name: &&str| {
+            !path.is_dir() && path.with_file_name(name).symlink_metadata().is_ok()
+        })
         .map(|name| {
             let message = format!(
                 "would not be read, because only the file {} is loaded: name its folder",

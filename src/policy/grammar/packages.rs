@@ -170,21 +170,25 @@ pub fn read(
         document.parsed(&at, index_name(&index));
         let at = document.at(&at);
         let lock_required = lock.is_none_or(|lock| lock != "relaxed");
+        let rules = PackageRules {
+            index,
+            lock_required,
+            builds,
+            deny: deny.clone(),
+            min_age_days,
+            why,
+        };
+        let lock_file = lock_file.map(|name| policy.file.with_file_name(name));
+        let rule = format!("{}: {}", policy.name, ecosystem.name());
+        let place = policy.place(at);
         found.insert(
             ecosystem,
             PolicyEntry {
                 grant: PackagesAllowed {
-                    rules: PackageRules {
-                        index,
-                        lock_required,
-                        builds,
-                        deny: deny.clone(),
-                        min_age_days,
-                        why,
-                    },
-                    rule: format!("{}: {}", policy.name, ecosystem.name()),
-                    place: policy.place(at),
-                    lock_file: lock_file.map(|name| policy.file.with_file_name(name)),
+                    rules,
+                    rule,
+                    place,
+                    lock_file,
                 },
                 at,
             },
@@ -211,7 +215,7 @@ pub fn index_name(name: &str) -> Result<(), String> {
         && name.len() <= 64
         && name
             .chars()
-            .all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
+            .all(|c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_')
         && !name.starts_with('-')
     {
         return Ok(());

@@ -63,12 +63,12 @@ impl<T: Clone> PlaceIndex<T> {
 
     /// The first that lies in the area, above it or below it, and counts.
     pub fn find<'a>(&'a self, area: &'a PlacedArea, counts: impl Fn(&T) -> bool) -> Option<&'a T> {
-        area.0
+        let above = area
+            .0
             .path()
             .ancestors()
-            .filter_map(|above| self.0.get(above))
-            .chain(self.below(&area.0))
-            .find(|value| counts(value))
+            .filter_map(|above| self.0.get(above));
+        above.chain(self.below(&area.0)).find(|value| counts(value))
     }
 
     fn below<'a>(&'a self, area: &'a Area) -> Box<dyn Iterator<Item = &'a T> + 'a> {

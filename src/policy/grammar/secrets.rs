@@ -110,7 +110,8 @@ impl SecretSource {
             .map(area::escape)
             .collect::<Vec<_>>()
             .join("*");
-        [folder.to_owned(), files::resolved(folder)]
+        let folders = [folder.to_owned(), files::resolved(folder)];
+        folders
             .into_iter()
             .map(|folder| Area::Names {
                 folder,
@@ -257,10 +258,9 @@ pub fn read(
         let header = document
             .get(&at("header", &pointer))
             .and_then(|line| header(document, &at("header", &pointer), line));
-        if header.as_ref().is_some_and(|header| {
-            found
-                .iter()
-                .filter_map(|entry| entry.grant.header.as_ref())
+        if header.as_ref().is_some_and(|header: &HeaderRule| {
+            let others = found.iter().filter_map(|entry| entry.grant.header.as_ref());
+            others
                 .filter(|other| other.host == header.host)
                 .any(|o| o.name == header.name || o.port != header.port)
         }) {
@@ -326,17 +326,14 @@ fn header(document: &mut Reader<'_>, pointer: &str, line: HeaderLine) -> Option<
     fn at(key: &str, pointer: &str) -> String {
         format!("{pointer}/{key}")
     }
-    let request_headers = line
-        .request_headers
-        .iter()
-        .enumerate()
-        .map(|(index, name)| {
-            document.parsed(
-                &format!("{pointer}/request_headers/{index}"),
-                header_name(name),
-            )
-        })
-        .collect::<Option<_>>();
+    let names = line.request_headers.iter().enumerate();
+    let names = names.map(|(index, name)| {
+        document.parsed(
+            &format!("{pointer}/request_headers/{index}"),
+            header_name(name),
+        )
+    });
+    let request_headers = names.collect::<Option<_>>();
     let value = document.parsed(
         &at("value", pointer),
         header_value(line.value.unwrap_or_else(|| "{}".to_owned())),
@@ -397,7 +394,7 @@ pub fn header_name(written: &str) -> Result<String, String> {
         && name.len() <= MAX_HEADER_BYTES
         && name
             .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b));
+            .all(|b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b));
     if is_token && !super::headers::is_framing(&name) {
         Ok(name)
     } else {

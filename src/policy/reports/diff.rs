@@ -140,17 +140,16 @@ impl Powers {
     }
 
     fn callers(&self) -> Vec<CallerGrant> {
-        self.callers
-            .clone()
-            .unwrap_or_else(|| vec![CallerGrant::anybody()])
+        let callers = self.callers.clone();
+        callers.unwrap_or_else(|| vec![CallerGrant::anybody()])
     }
 
     fn capabilities(&self) -> BTreeSet<&str> {
-        self.asks
+        let granted = self
+            .asks
             .iter()
-            .filter(|it| it.allowed && it.what == "capability" && !it.asked.starts_with("secret:"))
-            .filter_map(|it| it.effective.as_deref())
-            .collect()
+            .filter(|it| it.allowed && it.what == "capability" && !it.asked.starts_with("secret:"));
+        granted.filter_map(|it| it.effective.as_deref()).collect()
     }
 
     /// The conditions of every call. Fewer conditions are more power.
@@ -209,9 +208,8 @@ fn written(policies: &Policies) -> BTreeMap<String, Value> {
 /// other.
 fn keyed(value: &Value) -> Value {
     let name = |entry: &Value| {
-        ["path", "host", "name", "service"]
-            .iter()
-            .find_map(|key| Some(entry[key].as_str()?.to_owned()))
+        let mut keys = ["path", "host", "name", "service"].iter();
+        keys.find_map(|key| Some(entry[key].as_str()?.to_owned()))
     };
     match value {
         Value::Object(map) => {
@@ -219,10 +217,8 @@ fn keyed(value: &Value) -> Value {
             Value::Object(members.collect())
         }
         Value::Array(items) => {
-            let named: BTreeMap<String, Value> = items
-                .iter()
-                .filter_map(|it| Some((name(it)?, keyed(it))))
-                .collect();
+            let named = items.iter().filter_map(|it| Some((name(it)?, keyed(it))));
+            let named: BTreeMap<String, Value> = named.collect();
             if named.len() == items.len() && !items.is_empty() {
                 Value::Object(named.into_iter().collect())
             } else {
@@ -262,11 +258,9 @@ fn counterpart<'p>(powers: &Powers, others: &'p [Powers], alone: bool) -> Option
     fn id(powers: &Powers) -> Option<&str> {
         powers.subject.split('@').next()
     }
-    others
-        .iter()
-        .find(|it| it.subject == powers.subject)
-        .or_else(|| others.iter().find(|it| id(it) == id(powers)))
-        .or_else(|| others.first().filter(|_| alone && others.len() == 1))
+    let same = others.iter().find(|it| it.subject == powers.subject);
+    let same = same.or_else(|| others.iter().find(|it| id(it) == id(powers)));
+    same.or_else(|| others.first().filter(|_| alone && others.len() == 1))
 }
 
 /// What `new` can do beyond `old`; `absent`: the words for an `old` that does not run, or is not
@@ -307,11 +301,8 @@ fn gained(old: &Powers, new: &Powers) -> Vec<Change> {
     let [before, now] = [old, new].map(|powers| powers.packages.granted.as_slice());
     found.extend(uncovered(before, now));
     for limit in &new.limits {
-        let before = old
-            .limits
-            .iter()
-            .find(|it| it.limit == limit.limit)
-            .map_or(0, LimitVerdict::most);
+        let before = old.limits.iter().find(|it| it.limit == limit.limit);
+        let before = before.map_or(0, LimitVerdict::most);
         if limit.most() > before {
             let now = format!("{} up to {}", limit.limit.name(), limit.most());
             found.push(Change::new("limit", now, Some(before.to_string())));
@@ -341,18 +332,14 @@ impl Change {
 
 /// The grants of one kind that no old grant covers.
 fn uncovered<G: Grantable>(old: &[G], new: &[G]) -> Vec<Change> {
-    new.iter()
-        .filter(|grant| !G::are_covering(old, grant))
-        .map(|grant| {
-            let near: Vec<String> = old
-                .iter()
-                .filter(|other| other.is_near(grant))
-                .map(G::text)
-                .collect();
-            let before = Some(near.join(", ")).filter(|near| !near.is_empty());
-            Change::new(grant.kind(), grant.text(), before)
-        })
-        .collect()
+    let more = new.iter().filter(|grant| !G::are_covering(old, grant));
+    more.map(|grant| {
+        let near = old.iter().filter(|other| other.is_near(grant));
+        let near: Vec<String> = near.map(G::text).collect();
+        let before = Some(near.join(", ")).filter(|near| !near.is_empty());
+        Change::new(grant.kind(), grant.text(), before)
+    })
+    .collect()
 }
 
 /// Every fact that differs; if there is none and no change explains it, the digests of the

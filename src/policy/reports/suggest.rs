@@ -129,7 +129,7 @@ fn quote(text: &str) -> String {
     format!(
         "\"{}\"",
         text.chars()
-            .map(|c| match c {
+            .map(|c: char| match c {
                 '"' | '\\' => format!("\\{c}"),
                 c if is_printable(c.encode_utf8(&mut [0; 4])) => c.to_string(),
                 c => format!("\\U{:08X}", u32::from(c)),
@@ -159,14 +159,14 @@ fn files(site: &ToolPaths, decision: &Decision, why: &str) -> String {
             .filter(|v| v.what == what && !v.never());
         let mut lines: Vec<String> = Vec::new();
         for area in requests.filter_map(|verdict| verdict.area.as_ref()) {
-            let path = area
+            let own = area
                 .path()
                 .strip_prefix(&decision.identity.folder)
                 .ok()
-                .filter(|_| !is_shared(site, area))
-                .map_or(area.path().to_path_buf(), |below| {
-                    Path::new(".").join(below)
-                });
+                .filter(|_| !is_shared(site, area));
+            let path = own.map_or(area.path().to_path_buf(), |below| {
+                Path::new(".").join(below)
+            });
             let path = path.to_string_lossy();
             let tree = if matches!(area, Area::File(_)) {
                 ""
@@ -328,9 +328,8 @@ fn packages(decision: &Decision, why: &str) -> String {
 /// machine lacks.
 fn refusals(id: &str, decision: &Decision) -> String {
     fn of(narrower: Narrower, decision: &Decision) -> String {
-        decision
-            .denied()
-            .filter(|v| v.narrower == Some(narrower))
+        let denied = decision.denied().filter(|v| v.narrower == Some(narrower));
+        denied
             .map(|v| {
                 format!(
                     "#   {} {}: {}\n",

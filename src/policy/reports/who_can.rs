@@ -54,8 +54,8 @@ pub fn question(text: &str) -> Result<Question, String> {
         .ok_or(help)?;
     let path = || {
         let path = Some(Path::new(target)).filter(|path| path.is_absolute());
-        path.and_then(|path| area::join(Path::new("/"), path))
-            .ok_or("the path must be without `..`, from the root or from the current folder")
+        let path = path.and_then(|path| area::join(Path::new("/"), path));
+        path.ok_or("the path must be without `..`, from the root or from the current folder")
     };
     Ok(match verb {
         "read" => Question::Read(path()?),
@@ -82,7 +82,7 @@ fn package(target: &str) -> Result<Question, String> {
         Ecosystem::ALL.into_iter().any(has)
     }
     if !is_known(&|it| versions::name(it, name).is_some())
-        || !version.is_none_or(|text| {
+        || !version.is_none_or(|text: &str| {
             !text.is_empty()
                 && is_known(&|it| {
                     versions::version(it, text).is_some() || versions::is_range(it, text)
@@ -102,9 +102,10 @@ fn package(target: &str) -> Result<Question, String> {
 
 /// `bases`: the folders scripts are found under; a builtin tool can run any of those.
 pub fn answer(decisions: &[Decision], question: &Question, bases: &[PathBuf]) -> Vec<ToolAccess> {
-    decisions
+    let granted = decisions
         .iter()
-        .filter(|decision| decision.refused().is_none_or(is_unavailable))
+        .filter(|decision| decision.refused().is_none_or(is_unavailable));
+    granted
         .flat_map(|decision| about(decision, question, bases))
         .collect()
 }
@@ -121,26 +122,27 @@ fn about(decision: &Decision, question: &Question, bases: &[PathBuf]) -> Vec<Too
     let mut answers = match question {
         Question::Read(path) => readers(decision, path, bases),
         Question::Write(path) => by_files(decision, Access::Write, path, bases),
-        Question::Reach(host) => grants
-            .hosts
-            .iter()
-            .filter_map(|grant| {
-                let how = reaches(grant, host)?;
-                Some(ToolAccess::new(how, grant.text(), &grant.rule, &grant.why))
-            })
-            .collect(),
-        Question::Secret(name) => grants
-            .secrets
-            .iter()
-            .filter(|grant| grant.name == *name)
-            .map(|it| {
-                let how = match it.header {
-                    Some(_) => "without having it",
-                    None => "and has it",
-                };
-                ToolAccess::new(how, Secret::new(it).text(), &it.rule, &it.why)
-            })
-            .collect(),
+        Question::Reach(host) => {
+            let reaching = grants.hosts.iter();
+            reaching
+                .filter_map(|grant| {
+                    let how = reaches(grant, host)?;
+                    Some(ToolAccess::new(how, grant.text(), &grant.rule, &grant.why))
+                })
+                .collect()
+        }
+        Question::Secret(name) => {
+            let usable = grants.secrets.iter().filter(|grant| grant.name == *name);
+            usable
+                .map(|it| {
+                    let how = match it.header {
+                        Some(_) => "without having it",
+                        None => "and has it",
+                    };
+                    ToolAccess::new(how, Secret::new(it).text(), &it.rule, &it.why)
+                })
+                .collect()
+        }
         Question::Call(id) => callers(decision, id),
         Question::Service(id) => {
             let grant = grants.service.iter().filter(|grant| grant.service == *id);
@@ -155,15 +157,16 @@ fn about(decision: &Decision, question: &Question, bases: &[PathBuf]) -> Vec<Too
                 })
                 .collect()
         }
-        Question::Package(name, version) => std::iter::once(decision)
-            .chain(&decision.packages.runs)
-            .filter_map(|it| {
+        Question::Package(name, version) => {
+            let all = std::iter::once(decision).chain(&decision.packages.runs);
+            all.filter_map(|it| {
                 let grant = it.grants.packages.as_ref()?;
                 let how = has(it, name, version.as_deref())?;
                 let why = &grant.rules.why;
                 Some(ToolAccess::new(&how, grant.text(), &grant.rule, why))
             })
-            .collect(),
+            .collect()
+        }
     };
     for answer in &mut answers {
         answer.tool = decision.identity.tool.clone();
@@ -189,11 +192,8 @@ impl ToolAccess {
 
 fn readers(decision: &Decision, path: &Path, bases: &[PathBuf]) -> Vec<ToolAccess> {
     let mut answers = by_files(decision, Access::Read, path, bases);
-    let script = decision
-        .identity
-        .script
-        .as_deref()
-        .filter(|_| answers.is_empty());
+    let script = decision.identity.script.as_deref();
+    let script = script.filter(|_| answers.is_empty());
     let always = readable_by_default(decision, path, script).into_iter();
     answers.extend(
         always.map(|(root, how, why)| {
@@ -210,10 +210,8 @@ fn by_files(
     bases: &[PathBuf],
 ) -> Vec<ToolAccess> {
     let mounts = Mounts::current();
-    decision
-        .grants
-        .files
-        .iter()
+    let grants = decision.grants.files.iter();
+    grants
         .filter(|grant| grant.access >= access)
         .filter_map(|grant| {
             let how = holds(grant, path, bases, &mounts)?;
@@ -237,10 +235,8 @@ fn callers(decision: &Decision, id: &str) -> Vec<ToolAccess> {
     } else {
         "; a person agrees to each call"
     };
-    decision
-        .conditions
-        .callers
-        .clone()
+    let callers = decision.conditions.callers.clone();
+    callers
         .unwrap_or_else(|| vec![CallerGrant::anybody()])
         .iter()
         .map(|it| ToolAccess::new(&it.name, it.text() + condition, &it.rule, &it.why))
@@ -271,12 +267,11 @@ fn has(decision: &Decision, name: &str, version: Option<&str>) -> Option<String>
         }
     };
     if required.locked {
-        let held: Vec<&str> = required
+        let held = required
             .packages
             .iter()
-            .filter(|package| package.name == name && fits(&package.version))
-            .map(|package| package.version.as_str())
-            .collect();
+            .filter(|package| package.name == name && fits(&package.version));
+        let held: Vec<&str> = held.map(|package| package.version.as_str()).collect();
         return (!held.is_empty()).then(|| format!("locked at {}", held.join(" and ")));
     }
     let state = if required.lacks_lock(&grant.rules) {
@@ -336,8 +331,8 @@ fn readable_by_default<'d>(
         .grants
         .runtime
         .iter()
-        .flat_map(|runtime| &runtime.roots)
-        .map(|root| (root.as_path(), "a file of its interpreter"));
+        .flat_map(|runtime| &runtime.roots);
+    let roots = roots.map(|root| (root.as_path(), "a file of its interpreter"));
     let system = SYSTEM_FOLDERS
         .iter()
         .chain(&SYSTEM_ETC)
@@ -399,7 +394,7 @@ fn below_a_script_folder(area: &Area, path: &Path, base: &Path) -> Option<&'stat
 }
 
 pub fn text(question: &Question, answers: &[ToolAccess]) -> String {
-    let words = match question {
+    let asked = match question {
         Question::Read(path) => format!("read {}", path.display()),
         Question::Write(path) => format!("write {}", path.display()),
         Question::Reach(host) => format!("reach {host}"),
@@ -413,14 +408,14 @@ pub fn text(question: &Question, answers: &[ToolAccess]) -> String {
             )
         }
     };
-    let words = printable(words.trim_end());
+    let asked = printable(asked.trim_end());
     if answers.is_empty() {
         let who = if matches!(question, Question::Call(_)) {
             "Nobody"
         } else {
             "No tool"
         };
-        return format!("{who} can {words}.\n");
+        return format!("{who} can {asked}.\n");
     }
     fn line(a: &ToolAccess) -> String {
         format!(
@@ -432,5 +427,5 @@ pub fn text(question: &Question, answers: &[ToolAccess]) -> String {
         .iter()
         .map(|answer| format!("  {}\n", printable(&line(answer))))
         .collect();
-    format!("These can {words}:\n{lines}")
+    format!("These can {asked}:\n{lines}")
 }

@@ -16,17 +16,13 @@ pub fn needs_of(manifest: &Manifest) -> Vec<Need> {
     let client = "a client that runs the tool (handler.type definition-only): not built yet";
     let later = matches!(manifest.handler, Handler::DefinitionOnly)
         .then(|| Need::new("/handler/type", client));
-    let unknown = manifest
-        .requested
-        .capabilities
-        .iter()
-        .enumerate()
-        .filter_map(|(index, word)| {
-            Some(Need::mistaken(
-                format!("/securityContext/requiredCapabilities/{index}"),
-                unknown(word)?,
-            ))
-        });
+    let words = manifest.requested.capabilities.iter().enumerate();
+    let unknown = words.filter_map(|(index, word)| {
+        Some(Need::mistaken(
+            format!("/securityContext/requiredCapabilities/{index}"),
+            unknown(word)?,
+        ))
+    });
     later.into_iter().chain(unknown).collect()
 }
 

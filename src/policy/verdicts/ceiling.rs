@@ -75,11 +75,10 @@ impl<'p> Ceilings<'p> {
         what: &str,
         entry: impl Fn(&'p Policy) -> Option<&'p E>,
     ) -> Result<&'p E, Refusal> {
-        let entries: Vec<&E> = self
-            .all
-            .iter()
-            .map(|ceiling| entry(ceiling.policy).ok_or_else(|| ceiling.refusal(table, what)))
-            .collect::<Result<_, _>>()?;
+        let entries = self.all.iter().map(|ceiling: &Ceiling<'p>| {
+            entry(ceiling.policy).ok_or_else(|| ceiling.refusal(table, what))
+        });
+        let entries: Vec<&E> = entries.collect::<Result<_, _>>()?;
         Ok(entries[0])
     }
 

@@ -171,14 +171,14 @@ impl Subject<'_> {
             .collect();
         let owned: Vec<Policy> = owners.iter().map(as_policy).collect();
         let (policy, _) = policies.governing(&self.manifest.id, &self.site.manifest);
-        Case {
+        let case = Case {
             subject: *self,
             policies,
             machine,
             ceilings: Ceilings::new(policy, policies.host.as_ref(), &owned),
             owners: &owners,
-        }
-        .decide()
+        };
+        case.decide()
     }
 }
 
@@ -285,12 +285,12 @@ impl Case<'_> {
             protected: &self.policies.protected,
             machine: self.machine,
         };
-        let files = FileRequests {
+        let requests = FileRequests {
             site,
             ceilings: &self.ceilings,
             denials: &denials,
-        }
-        .grants_of(manifest, answers);
+        };
+        let files = requests.grants_of(manifest, answers);
         let hosts = hosts::grants_of(&manifest.requested.hosts, &self.ceilings, answers);
         answers.lacks.extend(self.missing_labels());
         capability::answer(manifest, &self.ceilings, self.machine, answers);
@@ -324,9 +324,11 @@ impl Case<'_> {
     /// The labels that policy requires and the manifest does not declare.
     fn missing_labels(&self) -> impl Iterator<Item = Need> {
         let labels = &self.subject.manifest.metadata.permissions;
-        self.ceilings
+        let required = self
+            .ceilings
             .policies()
-            .flat_map(|policy| &policy.require_permissions)
+            .flat_map(|policy| &policy.require_permissions);
+        required
             .filter(|label| !labels.contains(label))
             .map(|label| {
                 let words = format!(

@@ -117,7 +117,7 @@ impl Grants {
 
     /// The risks of the hosts that a call may reach: pattern and sentence.
     pub fn high_risks(&self) -> impl Iterator<Item = (String, String)> {
-        self.hosts.iter().flat_map(|grant| {
+        self.hosts.iter().flat_map(|grant: &HostGrant| {
             let pattern = grant.pattern.to_string();
             risks(&grant.pattern, &grant.ranges)
                 .into_iter()
@@ -160,9 +160,9 @@ impl Decision {
 
     /// The verdict on a request of this kind whose area holds the path.
     pub fn verdict_for(&self, what: RequestKind, path: &Path) -> Option<&Verdict> {
-        self.verdicts
-            .iter()
-            .find(|v| v.what == what && v.area.as_ref().is_some_and(|area| area.holds(path)))
+        self.verdicts.iter().find(|v: &&Verdict| {
+            v.what == what && v.area.as_ref().is_some_and(|area| area.holds(path))
+        })
     }
 
     /// The fault with which every call is refused. That a tool inside the host has no shape

@@ -31,7 +31,7 @@ pub fn refusal(decision: &Decision) -> Option<Fault> {
     let refused: Vec<&Verdict> = decision
         .verdicts
         .iter()
-        .filter(|v| v.refuses() && (!governing.narrow || v.what == RequestKind::Service))
+        .filter(|v: &&Verdict| v.refuses() && (!governing.narrow || v.what == RequestKind::Service))
         .collect();
     if refused.is_empty() && !governing.unnamed {
         return None;
@@ -39,9 +39,9 @@ pub fn refusal(decision: &Decision) -> Option<Fault> {
     let source = format!("run source text: only where a policy names it: tools = [\"{id}\"]");
     let requests = refused.iter().map(|verdict| {
         let reason = verdict.reason.as_deref().unwrap_or("not allowed");
-        let request = text::printable(&verdict.asked);
+        let asked = text::printable(&verdict.asked);
         format!(
-            "{} {request}: {}",
+            "{} {asked}: {}",
             verdict.what.name(),
             text::printable(reason)
         )

@@ -65,14 +65,14 @@ impl FileRequests<'_> {
                 .denials
                 .reason(Access::Write, &Area::Tree(folder.clone()))
         {
-            let verdict = Refusal {
+            let refusal = Refusal {
                 narrower: Narrower::BuiltIn,
                 reason: format!(
                     "of more than {} places the folder above them counts: {why}",
                     writable::MAX_PLACES
                 ),
-            }
-            .verdict(RequestKind::Write, text::path(&folder), &LAYERS);
+            };
+            let verdict = refusal.verdict(RequestKind::Write, text::path(&folder), &LAYERS);
             answers.verdicts.push(verdict);
             grants.retain(|grant| grant.access == Access::Read);
         }
@@ -252,10 +252,8 @@ impl FileRequests<'_> {
                 let area = part.area.overlap(&rule.area_at(&self.site.folder))?;
                 let foreign = part.rule.is_none() && rule.relative && is_shared(self.site, &area);
                 let is_open = !foreign && self.denials.reason(access, &area).is_none();
-                is_open.then_some(Part {
-                    area,
-                    rule: part.rule.or(Some(rule)),
-                })
+                let rule = part.rule.or(Some(rule));
+                is_open.then_some(Part { area, rule })
             },
             |wide, part| part.area.within(&wide.area),
         );
@@ -291,7 +289,8 @@ impl FileRequests<'_> {
 
     fn allows(&self, ceiling: &Ceiling<'_>, access: Access, request: &Area) -> bool {
         let foreign = self.is_foreign(ceiling, request);
-        ceiling.policy.files.allowing(access).any(|rule| {
+        let mut rules = ceiling.policy.files.allowing(access);
+        rules.any(|rule| {
             !(rule.relative && foreign) && request.within(&rule.area_at(&self.site.folder))
         })
     }
@@ -328,10 +327,13 @@ fn least(grants: Vec<Grant>) -> Vec<Grant> {
     let mut widest = BTreeSet::new();
     for at in order {
         let this = &grants[at].area;
-        while near.last().is_some_and(|last| match &grants[*last].area {
-            Area::Tree(tree) => !this.path().starts_with(tree),
-            other => other != this,
-        }) {
+        while near
+            .last()
+            .is_some_and(|last: &usize| match &grants[*last].area {
+                Area::Tree(tree) => !this.path().starts_with(tree),
+                other => other != this,
+            })
+        {
             near.pop();
         }
         if !near.iter().any(|wide| grants[*wide].covers(&grants[at])) {

@@ -1,6 +1,6 @@
 //! Requests that no policy can grant, on any machine or on this one.
 
-use super::machine::{Machine, MachinePlaces, files_of, runtimes};
+use super::machine::{Machine, MachinePlaces, ReliedOn, files_of, runtimes};
 use crate::base::place::{Mounts, Place};
 use crate::base::{files, text};
 use crate::manifest::{Manifest, ToolPaths};
@@ -34,7 +34,7 @@ impl HardDenials<'_> {
         if let Some((kernel, _)) = machine
             .kernel
             .iter()
-            .find(|kernel| way.iter().any(|place| place.starts_with(&*kernel.1)))
+            .find(|kernel: &&(&str, Place)| way.iter().any(|place| place.starts_with(&*kernel.1)))
         {
             return Some(format!(
                 "nothing below {kernel} is ever granted: a tool has its own"
@@ -99,7 +99,7 @@ impl HardDenials<'_> {
         machine: &MachinePlaces,
     ) -> Option<String> {
         let base = self.own_base(request);
-        if let Some(relied) = machine.relied_on.find(placed, |relied| {
+        if let Some(relied) = machine.relied_on.find(placed, |relied: &ReliedOn| {
             let far = if relied.is_runtime {
                 base
             } else {
@@ -117,7 +117,9 @@ impl HardDenials<'_> {
         // The private copy of a folder would cover an interpreter in it.
         let root = runtimes(self.machine)
             .flat_map(files_of)
-            .find(|root| !matches!(request, Area::Tree(_)) && root.starts_with(request.folder()))?;
+            .find(|root: &PathBuf| {
+                !matches!(request, Area::Tree(_)) && root.starts_with(request.folder())
+            })?;
         Some(format!(
             "files of an interpreter could be written or covered: {}",
             root.display()
@@ -163,12 +165,8 @@ impl HardDenials<'_> {
 
     /// No write tree may hold files registered with this host or files of the host.
     fn files_in_use(&self, request: &Area, placed: &PlacedArea, mounts: &Mounts) -> Option<String> {
-        let mut own = self
-            .owners
-            .iter()
-            .map(|(_, other)| &other.manifest)
-            .chain([&self.site.manifest])
-            .chain(&self.site.script);
+        let owners = self.owners.iter().map(|(_, other)| &other.manifest);
+        let mut own = owners.chain([&self.site.manifest]).chain(&self.site.script);
         let (_, protected) = self
             .protected
             .places
@@ -181,7 +179,7 @@ impl HardDenials<'_> {
         let path = protected
             .find(placed, |_| true)
             .or_else(|| {
-                own.find(|path| {
+                own.find(|path: &&PathBuf| {
                     let is_file =
                         !path.as_os_str().is_empty() && !self.protected.paths.contains(*path);
                     is_file && mounts.way(path).iter().any(|place| placed.0.touches(place))
@@ -206,7 +204,7 @@ impl HardDenials<'_> {
         if let Some(name) = below
             .iter()
             .filter_map(|part| part.to_str())
-            .find(|name| is_listed(OBEYED, name) || is_listed(PACKAGES, name))
+            .find(|name: &&str| is_listed(OBEYED, name) || is_listed(PACKAGES, name))
         {
             return Some(format!("other programs run or obey `{name}`"));
         }

@@ -5,7 +5,7 @@ use super::verdict::{Answers, RequestKind, Verdict};
 use crate::base::layer::Layer;
 use crate::manifest::host::HostPattern;
 use crate::policy::grammar::grantable::least;
-use crate::policy::grammar::{Grantable, HostGrant, hosts};
+use crate::policy::grammar::{Grantable, HostGrant, PolicyEntry, hosts};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 /// The layers that limit a tool to its hosts: a network namespace with our stub and relay only,
@@ -32,7 +32,7 @@ pub fn grants_of(
         let parts = ceilings.narrowed(
             whole,
             |policy| &policy.hosts,
-            |part, entry| part.intersection(&entry.grant),
+            |part: &HostGrant, entry: &PolicyEntry<HostGrant>| part.intersection(&entry.grant),
             HostGrant::covers,
         );
         answers.verdicts.push(verdict(request, &parts, ceilings));
@@ -50,10 +50,8 @@ fn verdict(request: &HostPattern, parts: &[HostGrant], ceilings: &Ceilings<'_>) 
     let Some(first) = parts.first() else {
         return refusal.verdict(RequestKind::Host, asked, &LAYERS);
     };
-    let place = ceilings
-        .policy
-        .hosts
-        .iter()
+    let mut entries = ceilings.policy.hosts.iter();
+    let place = entries
         .find(|entry| entry.grant.rule == first.rule)
         .map_or_else(String::new, |entry| ceilings.policy.place(entry.at));
     let effective: Vec<String> = parts.iter().map(HostGrant::text).collect();

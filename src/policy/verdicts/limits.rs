@@ -20,9 +20,8 @@ pub fn limits_of(
 ) -> Vec<LimitVerdict> {
     let mut found = Vec::new();
     for limit in Limit::ALL {
-        let (ceiling, from) = ceilings
-            .policies()
-            .map(|policy| limit_of(limit, policy))
+        let bounds = ceilings.policies().map(|policy| limit_of(limit, policy));
+        let (ceiling, from) = bounds
             .min_by_key(|(value, _)| *value)
             .unwrap_or_else(|| limit_of(limit, ceilings.policy));
         let (asked, most) = match limit {

@@ -2,7 +2,7 @@
 
 use super::decision::Decision;
 use super::limits;
-use super::verdict::RequestKind;
+use super::verdict::{RequestKind, Verdict};
 use crate::fault::{Fault, Kind};
 use crate::manifest::{At, StderrRule};
 use crate::policy::grammar::{Access, Capability, FileRules, Policy, PolicyEntry, Rule};
@@ -18,11 +18,12 @@ pub fn as_policy(owner: &Decision) -> Policy {
     let why = String::new();
     let at = At::default();
     let rules = |access| {
-        owner
+        let grants = owner
             .grants
             .files
             .iter()
-            .filter(|grant| grant.access == access)
+            .filter(|grant| grant.access == access);
+        grants
             .map(|grant| Rule {
                 text: grant.area.text(),
                 relative: false,
@@ -34,10 +35,9 @@ pub fn as_policy(owner: &Decision) -> Policy {
     };
     // A tool that cannot run passes on no capability and no secret.
     let can_run = owner.shape.is_ok();
-    let words = owner
-        .verdicts
-        .iter()
-        .filter(|verdict| can_run && verdict.allowed && verdict.what == RequestKind::Capability);
+    let words = owner.verdicts.iter().filter(|verdict: &&Verdict| {
+        can_run && verdict.allowed && verdict.what == RequestKind::Capability
+    });
     let packages = owner
         .packages
         .allowed
@@ -87,14 +87,12 @@ pub fn as_policy(owner: &Decision) -> Policy {
 /// itself.
 pub fn refused_with(owner: &Decision) -> Option<Fault> {
     let by_policy = owner.lacks.iter().any(|need| need.by_policy);
-    let why = owner
+    let fault = owner
         .shape
         .as_ref()
         .err()
-        .filter(|fault| by_policy || fault.kind == Kind::SecurityError)?
-        .person
-        .as_deref()
-        .unwrap_or_default();
+        .filter(|fault| by_policy || fault.kind == Kind::SecurityError)?;
+    let why = fault.person.as_deref().unwrap_or_default();
     let message = "this script belongs to a tool that this host refuses; ask the operator";
     let person = format!(
         "{} names this script and is refused itself: {why}",

@@ -60,10 +60,10 @@ pub fn grant_of(
 ) -> PackageAnswer {
     let files = packages::names(&required.sources);
     let name = required.ecosystem.name();
-    let request = format!("{name} ({files})");
+    let asked = format!("{name} ({files})");
     match allowance {
         Some(Ok(allowed)) => {
-            let answer = grant_by(allowed, required, indexes, &request);
+            let answer = grant_by(allowed, required, indexes, &asked);
             let rules = &allowed.rules;
             PackageAnswer {
                 verdict: answer
@@ -83,19 +83,13 @@ pub fn grant_of(
                 "its {name} packages ({files}), which no policy allows it: write {entry} into its \
                 policy{also}"
             );
-            lacking(&request, refusal.clone(), words)
+            lacking(&asked, refusal.clone(), words)
         }
         None => {
             let reason = "only scripts of Python, Node and Bun have packages".to_owned();
             let words = format!("no packages ({files}): {reason}");
-            lacking(
-                &request,
-                Refusal {
-                    narrower: Narrower::BuiltIn,
-                    reason,
-                },
-                words,
-            )
+            let narrower = Narrower::BuiltIn;
+            lacking(&asked, Refusal { narrower, reason }, words)
         }
     }
 }
@@ -170,16 +164,16 @@ pub fn refused(
     ages: Option<&Ages>,
 ) -> Vec<String> {
     let denied = packages.iter().flat_map(|package| {
-        rules
+        let by = rules
             .deny
             .iter()
-            .filter(|denied| denies(denied, ecosystem, package))
-            .map(move |denied| {
-                format!(
-                    "{} {} is denied: {}",
-                    package.name, package.version, denied.why
-                )
-            })
+            .filter(|denied| denies(denied, ecosystem, package));
+        by.map(move |denied| {
+            format!(
+                "{} {} is denied: {}",
+                package.name, package.version, denied.why
+            )
+        })
     });
     let young = packages.iter().filter_map(|package| {
         let least = rules.min_age_days?;
@@ -210,10 +204,11 @@ fn denies(denied: &DeniedPackage, ecosystem: Ecosystem, package: &Package) -> bo
 
 /// A warning that lists the requirements without an exact version, unless there is a lock.
 pub fn unpinned(requirements: &PackageRequirements) -> Option<String> {
-    let loose: Vec<String> = requirements
+    let loose = requirements
         .requires
         .iter()
-        .filter(|required| !required.pinned)
+        .filter(|required| !required.pinned);
+    let loose: Vec<String> = loose
         .map(|required| format!("{} ({})", required.name, required.place))
         .collect();
     let few = match loose.split_at_checked(5) {

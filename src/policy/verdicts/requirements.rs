@@ -21,7 +21,8 @@ impl Decision {
         by_hand: Option<&str>,
         machine: &Machine,
     ) {
-        let is_policy_silent = self.packages.allowed.values().all(
+        let mut allowances = self.packages.allowed.values();
+        let is_policy_silent = allowances.all(
             |allowance| matches!(allowance, Err(refusal) if refusal.narrower == Narrower::Policy),
         );
         let by_hand = by_hand.filter(|_| is_policy_silent);

@@ -82,18 +82,15 @@ fn find(
             words: "the interpreter that its policy names cannot be used here",
         });
     }
-    machine
-        .runtimes
-        .get(&language)
-        .cloned()
-        .ok_or_else(|| Missing {
-            reason: format!(
-                "{} is not on PATH outside the tool folders: install it, or name one in a \
+    let found = machine.runtimes.get(&language).cloned();
+    found.ok_or_else(|| Missing {
+        reason: format!(
+            "{} is not on PATH outside the tool folders: install it, or name one in a \
             policy under [runtimes]",
-                language.name()
-            ),
-            words: "not found on this host's PATH",
-        })
+            language.name()
+        ),
+        words: "not found on this host's PATH",
+    })
 }
 
 /// TypeScript needs a Node that strips types by itself (nodejs.org/api/typescript.html, "Type
@@ -121,12 +118,11 @@ fn named_runtime(
     named: &NamedRuntime,
     machine: &Machine,
 ) -> Result<Runtime, String> {
-    let runtime = machine
+    let found = machine
         .named_runtimes
         .get(&named.path)
-        .ok_or("this path was not inspected at startup")?
-        .as_ref()
-        .map_err(String::clone)?;
+        .ok_or("this path was not inspected at startup")?;
+    let runtime = found.as_ref().map_err(String::clone)?;
     if runtime.language == language {
         Ok(runtime.clone())
     } else {

@@ -33,11 +33,8 @@ pub fn grants_of(
         if !names.insert(name) {
             continue;
         }
-        let own = ceilings
-            .policy
-            .secrets
-            .iter()
-            .find(|entry| entry.grant.name == name);
+        let mut entries = ceilings.policy.secrets.iter();
+        let own = entries.find(|entry| entry.grant.name == name);
         let layer = match own.and_then(|entry| entry.grant.header.as_ref()) {
             Some(_) => Layer::Network,
             None => Layer::Environment,
@@ -69,7 +66,7 @@ pub fn grants_of(
         };
         answers.verdicts.push(verdict);
     }
-    grants.sort_by(|a, b| a.name.cmp(&b.name));
+    grants.sort_by(|a: &SecretGrant, b| a.name.cmp(&b.name));
     grants
 }
 
@@ -140,9 +137,8 @@ fn opens(grant: &Grant, secret: &SecretGrant) -> bool {
     let mut files = files.iter().filter(|file| !secret.from.is_program(file));
     secret.header.is_some()
         && files.any(|file| {
-            [mounts.place(file), mounts.place(&files::resolved(file))]
-                .iter()
-                .any(|place| area.holds(place))
+            let places = [mounts.place(file), mounts.place(&files::resolved(file))];
+            places.iter().any(|place| area.holds(place))
         })
 }
 
@@ -152,11 +148,8 @@ fn unreached(manifest: &Manifest, header: &HeaderRule, hosts: &[HostGrant]) -> O
     if hosts.iter().any(|grant| grant.reaches(&host, HTTP)) {
         return None;
     }
-    let is_requested = manifest
-        .requested
-        .hosts
-        .iter()
-        .any(|it| it.host.covers(&host) && it.ports().contains(&HTTP));
+    let mut requests = manifest.requested.hosts.iter();
+    let is_requested = requests.any(|it| it.host.covers(&host) && it.ports().contains(&HTTP));
     let reason = format!(
         "its header goes to http://{0}, to which toolhost speaks TLS: the manifest must ask for \
          `{0}:{HTTP}` (allowHosts) and the policy grant it ([network] hosts)",

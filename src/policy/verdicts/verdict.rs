@@ -93,18 +93,21 @@ impl Verdict {
         effective: impl Into<String>,
         layers: &[Layer],
     ) -> Verdict {
+        let asked = asked.into();
+        let effective = Some(effective.into());
+        let enforced_by = layers.to_vec();
         let (rule, why, place, reason, narrower, area) = Default::default();
         Verdict {
             what,
-            asked: asked.into(),
-            effective: Some(effective.into()),
+            asked,
+            effective,
             allowed: true,
             rule,
             why,
             place,
             reason,
             narrower,
-            enforced_by: layers.to_vec(),
+            enforced_by,
             area,
         }
     }
@@ -116,11 +119,13 @@ impl Verdict {
         reason: impl Into<String>,
         layers: &[Layer],
     ) -> Verdict {
+        let reason = Some(reason.into());
+        let narrower = Some(narrower);
         Verdict {
             effective: None,
             allowed: false,
-            reason: Some(reason.into()),
-            narrower: Some(narrower),
+            reason,
+            narrower,
             ..Verdict::met(what, asked, "", layers)
         }
     }
@@ -136,16 +141,14 @@ impl Verdict {
     /// The words for a caller where this is not granted in full.
     pub fn narrowing(&self) -> String {
         let kind = self.what.name();
-        let request = &self.asked;
+        let asked = &self.asked;
         match (self.narrower, &self.reason) {
             // The word of a capability says its kind.
             (Some(Narrower::Owner), Some(reason)) if self.what == RequestKind::Capability => {
-                format!("narrowed: {request}: {reason}")
+                format!("narrowed: {asked}: {reason}")
             }
-            (Some(Narrower::Owner), Some(reason)) => {
-                format!("narrowed: {kind} {request}: {reason}")
-            }
-            _ => format!("narrowed: {kind} {request} is not granted in full"),
+            (Some(Narrower::Owner), Some(reason)) => format!("narrowed: {kind} {asked}: {reason}"),
+            _ => format!("narrowed: {kind} {asked} is not granted in full"),
         }
     }
 

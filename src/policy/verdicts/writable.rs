@@ -34,12 +34,10 @@ pub fn common_folder(grants: &[Grant]) -> Option<PathBuf> {
         .iter()
         .filter(|grant| grant.access == Access::Write)
         .map(|grant| grant.area.folder());
-    folders
-        .clone()
-        .nth(MAX_PLACES)
-        .and(folders.next())?
+    let first = folders.clone().nth(MAX_PLACES).and(folders.next())?;
+    first
         .ancestors()
-        .find(|above| folders.clone().all(|folder| folder.starts_with(above)))
+        .find(|above: &&Path| folders.clone().all(|folder| folder.starts_with(above)))
         .map(Path::to_path_buf)
 }
 
@@ -55,9 +53,8 @@ impl WritablePath {
         if let Some(folder) = common_folder(grants) {
             return vec![place(&folder, None)];
         }
-        grants
-            .iter()
-            .filter(|grant| grant.access == Access::Write)
+        let writes = grants.iter().filter(|grant| grant.access == Access::Write);
+        writes
             .map(|grant| match grant.opening() {
                 Opening::Staged { folder, names } => place(&folder, Some(names)),
                 _ => place(grant.area.folder(), None),
@@ -69,7 +66,7 @@ impl WritablePath {
     fn holds(&self, tree: &Place, file: &Place) -> bool {
         self.names.as_ref().map_or_else(
             || file.starts_with(&**tree),
-            |names| {
+            |names: &String| {
                 let name = file.file_name().and_then(|name| name.to_str());
                 file.parent() == Some(tree) && name.is_some_and(|name| name_matches(names, name))
             },
@@ -173,8 +170,9 @@ impl WritablePaths {
         for way in mounts.way(path) {
             let near = way
                 .ancestors()
-                .filter_map(|above| places.get_key_value(above))
-                .flat_map(|(tree, written)| written.iter().map(move |written| (tree, written)));
+                .filter_map(|above| places.get_key_value(above));
+            let near =
+                near.flat_map(|(tree, written)| written.iter().map(move |written| (tree, written)));
             found.extend(
                 near.filter(|(tree, written)| written.holds(tree, &way))
                     .map(|(_, written)| written),
@@ -212,14 +210,14 @@ impl WritablePaths {
             .ancestors()
             .skip(1)
             .filter_map(|above| places.get(above))
-            .flatten()
-            .filter(|written| written.names.is_none())
-            .map(|written| WritablePath {
-                tree: folder.to_path_buf(),
-                ..written.clone()
-            });
-        let below = places
-            .range::<Path, _>((Included(&*own), Unbounded))
+            .flatten();
+        let above = above.filter(|written| written.names.is_none());
+        let above = above.map(|written| WritablePath {
+            tree: folder.to_path_buf(),
+            ..written.clone()
+        });
+        let below = places.range::<Path, _>((Included(&*own), Unbounded));
+        let below = below
             .take_while(|(tree, _)| tree.starts_with(&*own))
             .flat_map(|(tree, written)| {
                 let tree: PathBuf = folder

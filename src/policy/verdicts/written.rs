@@ -6,15 +6,15 @@ use super::writable::WritablePath;
 use crate::manifest::Language;
 use crate::policy::grammar::{Area, Grant};
 use std::collections::BTreeSet;
+use std::path::Path;
 
 /// The areas of these places, and of the tool's own, from which a call loads no code. (A WASI
 /// module loads none.)
 pub fn written_areas(shape: &Shape, near: &[WritablePath]) -> Vec<Area> {
-    let areas: BTreeSet<Area> = WritablePath::of_grants(&shape.grants, &shape.tool)
-        .iter()
-        .chain(near)
-        .filter(|place| counts(shape, place))
-        .map(|place| match &place.names {
+    let own = WritablePath::of_grants(&shape.grants, &shape.tool);
+    let counted = own.iter().chain(near).filter(|place| counts(shape, place));
+    let areas: BTreeSet<Area> = counted
+        .map(|place: &WritablePath| match &place.names {
             None => Area::Tree(place.tree.clone()),
             Some(names) => Area::Names {
                 folder: place.tree.clone(),
@@ -31,13 +31,10 @@ pub fn written_areas(shape: &Shape, near: &[WritablePath]) -> Vec<Area> {
 /// What only this tool writes is its own affair, except where its modules lie: in its own folder
 /// and what it reads by `base:`, but for hidden folders there (`.cache`).
 fn counts(shape: &Shape, place: &WritablePath) -> bool {
-    let mut modules = shape
-        .script
-        .iter()
-        .map(|_| shape.folder.as_path())
-        .chain(shape.grants.iter().filter_map(Grant::base_tree));
+    let own = shape.script.iter().map(|_| shape.folder.as_path());
+    let mut modules = own.chain(shape.grants.iter().filter_map(Grant::base_tree));
     !place.is_of(&shape.tool)
-        || modules.any(|folder| match place.tree.strip_prefix(folder) {
+        || modules.any(|folder: &Path| match place.tree.strip_prefix(folder) {
             Ok(below) => !below
                 .iter()
                 .any(|part| part.as_encoded_bytes().starts_with(b".")),

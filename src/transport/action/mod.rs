@@ -122,10 +122,9 @@ pub fn request(
             }
         }
     };
-    let timeout_ms = action
-        .context
-        .timeout_ms
-        .and_then(|asked| shorten_timeout(found.ok()?.as_ref(), asked, warnings));
+    let asked_ms = action.context.timeout_ms;
+    let timeout_ms =
+        asked_ms.and_then(|asked| shorten_timeout(found.ok()?.as_ref(), asked, warnings));
     let reporting = Reporting {
         transaction: action.context.transaction.clone(),
         ..from.reporting.clone()
@@ -240,10 +239,11 @@ impl ParsedText {
                 )
             }
         };
+        let observation = Some(observation);
         ActionResult {
             lead: self.lead,
             dialect,
-            observation: Some(observation),
+            observation,
             warnings: self.warnings,
             outcome: Some(report),
         }
@@ -272,10 +272,12 @@ fn render(attributes: &[(&str, String)], tool: &str, sentence: &str, notes: &[St
 /// A text in which nothing is markup.
 fn inert(text: &str) -> String {
     // Control characters become \uXXXX, but for line breaks and tabs.
-    text.split('\t')
+    let visible = text
+        .split('\t')
         .map(text::escaped_json)
         .collect::<Vec<_>>()
-        .join("\t")
+        .join("\t");
+    visible
         .replace('&', "&amp;")
         .replace('<', "&lt;")
         .replace('>', "&gt;")

@@ -120,13 +120,13 @@ pub fn read(text: &str) -> ParsedText {
             } else if said {
                 warnings.push("the text after the ACTION block was ignored".to_owned());
             }
-            Block {
+            let mut block = Block {
                 text,
                 flaws: Vec::new(),
                 more: 0,
                 warnings: &mut warnings,
-            }
-            .action(&root)
+            };
+            block.action(&root)
         }
     };
     ParsedText {
@@ -180,8 +180,9 @@ impl Block<'_> {
         self.flaws
             .extend((self.more > 0).then(|| format!("And {} more.", self.more)));
         let fault = Fault::of_flaws(Kind::ActionParseError, std::mem::take(&mut self.flaws));
+        let tool = Some(action.tool).filter(|tool| !tool.is_empty());
         Err(Box::new(ActionError {
-            tool: Some(action.tool).filter(|tool| !tool.is_empty()),
+            tool,
             dialect: Some(action.dialect),
             fault,
         }))
@@ -415,10 +416,12 @@ impl Block<'_> {
 
 impl Action {
     fn new(dialect: Dialect) -> Action {
+        let inputs = Hidden::default();
+        let duplicates = Vec::new();
         Action {
             tool: String::new(),
-            inputs: Hidden::default(),
-            duplicates: Vec::new(),
+            inputs,
+            duplicates,
             context: Context::default(),
             dialect,
         }
@@ -489,7 +492,9 @@ fn is_closed(text: &str) -> bool {
 fn ends(text: &str) -> impl Iterator<Item = usize> {
     text.match_indices("</")
         .map(|(at, _)| at)
-        .filter(|at| named(&text[at + 2..]).is_some_and(|rest| rest.trim_start().starts_with('>')))
+        .filter(|at: &usize| {
+            named(&text[at + 2..]).is_some_and(|rest| rest.trim_start().starts_with('>'))
+        })
 }
 
 /// What follows the tag's name, in any case.

@@ -34,7 +34,8 @@ pub fn read(text: &str, start: usize) -> Result<(Element<'_>, usize), SyntaxErro
     let mut elements = 0;
     loop {
         let at = place(reader.buffer_position(), start);
-        let event = reader.read_event().map_err(|e| SyntaxError {
+        let event = reader.read_event();
+        let event = event.map_err(|e| SyntaxError {
             offset: place(reader.error_position(), start),
             message: message(&e),
         })?;
@@ -64,12 +65,11 @@ pub fn read(text: &str, start: usize) -> Result<(Element<'_>, usize), SyntaxErro
                 });
             }
             inside => {
-                open.last_mut()
-                    .map_or(Ok(()), |open| open.take(&inside))
-                    .map_err(|message| SyntaxError {
-                        offset: at,
-                        message,
-                    })?;
+                let taken = open.last_mut().map_or(Ok(()), |open| open.take(&inside));
+                taken.map_err(|message| SyntaxError {
+                    offset: at,
+                    message,
+                })?;
                 None
             }
         };
@@ -227,7 +227,7 @@ impl<'t> OpenElement<'t> {
 fn is_name(name: &str) -> bool {
     let mut rest = name.chars();
     rest.next()
-        .is_some_and(|c| c.is_alphabetic() || matches!(c, '_' | ':'))
+        .is_some_and(|c: char| c.is_alphabetic() || matches!(c, '_' | ':'))
         && rest.all(|c| c.is_alphanumeric() || matches!(c, '_' | ':' | '-' | '.'))
 }
 

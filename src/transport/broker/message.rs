@@ -205,12 +205,12 @@ async fn read(broker: &Arc<BrokerServer>, body: Vec<u8>, too_many: bool) -> (Vec
         return (body, read);
     }
     let broker = broker.clone();
-    tokio::task::spawn_blocking(move || {
+    let work = tokio::task::spawn_blocking(move || {
         let read = parse_request(&broker, &body);
         (body, read)
-    })
-    .await
-    .unwrap_or_else(|ended| std::panic::resume_unwind(ended.into_panic()))
+    });
+    work.await
+        .unwrap_or_else(|ended| std::panic::resume_unwind(ended.into_panic()))
 }
 
 fn parse_request(broker: &BrokerServer, body: &[u8]) -> BrokerCall {
@@ -320,17 +320,12 @@ async fn run(
         return lost(broker, &report.id, id, "it is a reply itself");
     }
     if id.is_empty() || id.len() > MAX_ID_BYTES {
+        let refused = Some(wrong(
+            "The request has no id by which it could be answered.",
+        ));
         let report = broker
             .service
-            .call(
-                CallRequest {
-                    refused: Some(wrong(
-                        "The request has no id by which it could be answered.",
-                    )),
-                    ..call
-                },
-                Sink::none(),
-            )
+            .call(CallRequest { refused, ..call }, Sink::none())
             .await;
         return lost(
             broker,

@@ -189,30 +189,24 @@ pub fn descriptors(
     response: &Topic,
 ) -> Descriptors {
     let schema = export::input_schema(manifest);
-    let required: Vec<&str> = schema
+    let required = schema
         .get("required")
         .and_then(Value::as_array)
         .into_iter()
-        .flatten()
-        .filter_map(Value::as_str)
-        .collect();
-    let arguments = schema
-        .get("properties")
-        .and_then(Value::as_object)
-        .into_iter()
-        .flatten()
-        .map(|(name, property)| {
-            // TrustGraph knows one word for the type, and shows it to the model.
-            let kind = property["type"].as_str().unwrap_or("string");
-            let described =
-                text::printable_block(property["description"].as_str().unwrap_or_default());
-            let mut argument = json!({ "name": name, "type": kind, "description": described });
-            // TrustGraph ignores this member; other toolhosts read it.
-            if !required.contains(&name.as_str()) {
-                argument["required"] = json!(false);
-            }
-            argument
-        });
+        .flatten();
+    let required: Vec<&str> = required.filter_map(Value::as_str).collect();
+    let properties = schema.get("properties").and_then(Value::as_object);
+    let arguments = properties.into_iter().flatten().map(|(name, property)| {
+        // TrustGraph knows one word for the type, and shows it to the model.
+        let kind = property["type"].as_str().unwrap_or("string");
+        let described = text::printable_block(property["description"].as_str().unwrap_or_default());
+        let mut argument = json!({ "name": name, "type": kind, "description": described });
+        // TrustGraph ignores this member; other toolhosts read it.
+        if !required.contains(&name.as_str()) {
+            argument["required"] = json!(false);
+        }
+        argument
+    });
     let name: String = manifest
         .model_name
         .clone()

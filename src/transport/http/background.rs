@@ -23,21 +23,22 @@ const MAX_CHECKS: u32 = 40;
 /// What a `Prefer` header asks for (RFC 7240): a receipt, and how long to wait for an end. Others
 /// are ignored, as the RFC says.
 fn preference(headers: &HeaderMap) -> (bool, Option<Duration>) {
-    let words: Vec<&str> = headers
+    let lines = headers
         .get_all(PREFER)
         .iter()
-        .filter_map(|line| line.to_str().ok())
+        .filter_map(|line| line.to_str().ok());
+    let words: Vec<&str> = lines
         .flat_map(|line| line.split(','))
         .map(str::trim)
         .collect();
     let receipt = words
         .iter()
         .any(|word| word.eq_ignore_ascii_case("respond-async"));
-    let seconds = words
+    let wait = words
         .iter()
         .filter_map(|word| word.split_once('='))
-        .find(|(name, _)| name.eq_ignore_ascii_case("wait"))
-        .and_then(|(_, seconds)| seconds.parse::<u64>().ok());
+        .find(|(name, _)| name.eq_ignore_ascii_case("wait"));
+    let seconds = wait.and_then(|(_, seconds)| seconds.parse::<u64>().ok());
     (
         receipt,
         seconds.map(|seconds| Duration::from_secs(seconds.min(MAX_WAIT_SECONDS))),
@@ -115,14 +116,13 @@ pub async fn list(known: KnownRequest) -> Response {
         .iter()
         .map(|receipt| receipt.call.id.as_str())
         .collect();
-    let mut all: Vec<Value> = server
+    let others = server
         .service
         .calls
         .of(&who)
         .into_iter()
-        .filter(|call| !ids.contains(call.id.as_str()))
-        .map(|call| json!(call))
-        .collect();
+        .filter(|call| !ids.contains(call.id.as_str()));
+    let mut all: Vec<Value> = others.map(|call| json!(call)).collect();
     all.extend(receipts.iter().map(|receipt| json!(receipt)));
     // Ids of calls sort by time.
     all.sort_by(|a, b| {

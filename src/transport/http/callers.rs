@@ -45,11 +45,12 @@ impl Callers {
     pub fn operators(&self) -> Vec<Caller> {
         match self {
             Callers::Own(name) => vec![Caller::operator(name)],
-            Callers::Presented { tokens, jwt } => tokens
-                .iter()
-                .flat_map(Tokens::operators)
-                .chain(jwt.iter().flat_map(|jwt| jwt.operators()))
-                .collect(),
+            Callers::Presented { tokens, jwt } => {
+                let tokens = tokens.iter().flat_map(Tokens::operators);
+                tokens
+                    .chain(jwt.iter().flat_map(|jwt| jwt.operators()))
+                    .collect()
+            }
         }
     }
 
@@ -80,9 +81,10 @@ impl Callers {
             (Callers::Presented { .. }, None) => return Err(CallerError::Absent),
             (Callers::Presented { tokens, jwt }, Some(value)) => (tokens, jwt, value),
         };
-        let token = value
+        let words = value
             .to_str()
-            .map_err(|_| refused("the header is not text"))?
+            .map_err(|_| refused("the header is not text"))?;
+        let token = words
             .split_once(' ')
             .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
         let (_, token) = token.ok_or_else(|| refused("the scheme is not Bearer"))?;

@@ -65,11 +65,12 @@ pub fn admit(server: &Server, socket: Socket) -> Option<(Socket, Connection)> {
         Ok(seat) => (seat, None),
         Err(fault) => (server.overflow.enter()?, Some(fault)),
     };
+    let tls = server.tls.is_some() && ours.is_some();
     Some((
         socket,
         Connection {
             ours,
-            tls: server.tls.is_some() && ours.is_some(),
+            tls,
             peer,
             seat,
             principal: Mutex::default(),

@@ -88,17 +88,14 @@ pub fn admit<B>(
 /// The header `WWW-Authenticate`, with the address of the metadata if another server issues the
 /// tokens.
 pub fn challenge(server: &Server) -> HeaderValue {
-    server
-        .callers
-        .metadata()
-        .and_then(|metadata| {
-            let words = format!(
-                "Bearer realm=\"toolhost\", resource_metadata=\"{}\"",
-                metadata.address
-            );
-            HeaderValue::from_str(&words).ok()
-        })
-        .unwrap_or(HeaderValue::from_static("Bearer realm=\"toolhost\""))
+    let named = server.callers.metadata().and_then(|metadata| {
+        let words = format!(
+            "Bearer realm=\"toolhost\", resource_metadata=\"{}\"",
+            metadata.address
+        );
+        HeaderValue::from_str(&words).ok()
+    });
+    named.unwrap_or(HeaderValue::from_static("Bearer realm=\"toolhost\""))
 }
 
 /// Refuses a path that is not text, and a query with an unknown or repeated parameter.
@@ -149,12 +146,11 @@ pub fn single<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<&'h str> 
 
 /// A parameter of the query, which was checked to be text and to occur once.
 pub fn parameter<'u>(uri: &'u Uri, name: &str) -> Option<std::borrow::Cow<'u, str>> {
-    uri.query()
-        .unwrap_or_default()
-        .split('&')
+    let pairs = uri.query().unwrap_or_default().split('&');
+    let found = pairs
         .filter_map(|pair| pair.split_once('='))
-        .find(|(key, _)| *key == name)
-        .map(|(_, value)| percent_decode_str(value).decode_utf8_lossy())
+        .find(|(key, _)| *key == name);
+    found.map(|(_, value)| percent_decode_str(value).decode_utf8_lossy())
 }
 
 /// Whether the Host header names this server. Anybody can make a name for this address; so only the
@@ -165,14 +161,14 @@ fn is_ours(names: &ServerNames, host: &Authority, connection: &Connection) -> bo
         .trim_start_matches('[')
         .trim_end_matches(']')
         .parse::<IpAddr>()
-        .ok()
-        .map(|ip| ip.to_canonical());
+        .ok();
+    let literal = literal.map(|ip| ip.to_canonical());
     let local = connection.ours.is_none_or(|ours| ours.is_loopback());
     let loopback =
         name.eq_ignore_ascii_case("localhost") || literal.is_some_and(|ip| ip.is_loopback());
     local && loopback
         || literal.is_some() && literal == connection.ours
-        || names.hosts.iter().any(|known| {
+        || names.hosts.iter().any(|known: &String| {
             known.eq_ignore_ascii_case(name) || known.eq_ignore_ascii_case(host.as_str())
         })
 }

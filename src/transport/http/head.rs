@@ -27,9 +27,10 @@ pub struct StrictHeads<S> {
 impl<S> StrictHeads<S> {
     /// `body` is set when a head was received, before more is read.
     pub fn new(stream: S, body: Arc<AtomicU64>) -> StrictHeads<S> {
+        let buffer = vec![0; BUFFER_BYTES].into_boxed_slice();
         StrictHeads {
             stream,
-            buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
+            buffer,
             unread: 0..0,
             body,
             last: 0,

@@ -87,11 +87,12 @@ impl Jwt {
                     .to_owned(),
             );
         }
+        let metadata = Metadata::new(&terms.issuer, &terms.audience);
         Ok(Jwt {
             validation,
             keys,
             operators: terms.operators.clone(),
-            metadata: Metadata::new(&terms.issuer, &terms.audience),
+            metadata,
         })
     }
 
@@ -141,15 +142,16 @@ impl Jwt {
 fn algorithm(name: &str) -> Result<Algorithm, String> {
     use Algorithm::{ES256, ES384, EdDSA, PS256, RS256};
     let known = [RS256, PS256, ES256, ES384, EdDSA];
-    name.parse()
+    let found = name
+        .parse()
         .ok()
-        .filter(|algorithm| known.contains(algorithm))
-        .ok_or_else(|| {
-            format!(
-                "algorithms: '{}' is not one of RS256, PS256, ES256, ES384, EdDSA",
-                text::printable(name)
-            )
-        })
+        .filter(|algorithm| known.contains(algorithm));
+    found.ok_or_else(|| {
+        format!(
+            "algorithms: '{}' is not one of RS256, PS256, ES256, ES384, EdDSA",
+            text::printable(name)
+        )
+    })
 }
 
 /// A key and the one algorithm it is used with.

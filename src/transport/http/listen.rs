@@ -245,20 +245,20 @@ pub fn tls(certificate: &Path, key: &Path) -> Result<TlsAcceptor, String> {
     }
     let read = |path: &Path, private: bool| -> Result<Vec<u8>, String> {
         let file = files::open(path, nix::fcntl::OFlag::empty());
-        files::checked(file, MAX_PEM_BYTES, |facts| {
+        let read = files::checked(file, MAX_PEM_BYTES, |facts| {
             files::not_private(facts).filter(|_| private)
-        })
-        .map_err(|why| at(path, why))
+        });
+        read.map_err(|why| at(path, why))
     };
     let chain: Result<Vec<_>, _> =
         CertificateDer::pem_slice_iter(&read(certificate, false)?).collect();
     let chain = chain.map_err(|e| at(certificate, format!("not certificates in PEM: {e}")))?;
-    let secret = PrivateKeyDer::from_pem_slice(&read(key, true)?)
-        .map_err(|e| at(key, format!("no private key in PEM: {e}")))?;
-    let mut config = ServerConfig::builder()
+    let secret = PrivateKeyDer::from_pem_slice(&read(key, true)?);
+    let secret = secret.map_err(|e| at(key, format!("no private key in PEM: {e}")))?;
+    let config = ServerConfig::builder()
         .with_no_client_auth()
-        .with_single_cert(chain, secret)
-        .map_err(|e| at(certificate, e.to_string()))?;
+        .with_single_cert(chain, secret);
+    let mut config = config.map_err(|e| at(certificate, e.to_string()))?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(TlsAcceptor::from(Arc::new(config)))
 }

@@ -30,7 +30,7 @@ impl OfferedTools {
         let all = service.tools(caller).unwrap_or_default();
         let tools = export::offered(
             all,
-            |id| service.catalog.find(caller, id).ok(),
+            |id: &str| service.catalog.find(caller, id).ok(),
             |tool| service.catalog.can_call(caller, tool),
         );
         OfferedTools {

@@ -152,9 +152,8 @@ pub fn record(service: &Service, caller: &Caller, asked: &str, mut answer: Respo
     if recorded.is_some() || !refused {
         return answer;
     }
-    let fault = answer
-        .extensions_mut()
-        .remove::<Fault>()
+    let fault = answer.extensions_mut().remove::<Fault>();
+    let fault = fault
         .unwrap_or_else(|| malformed(format!("The request was refused with status {status}.")));
     match service.refusals.record(caller, asked, fault) {
         Ok(()) => answer,
@@ -229,11 +228,11 @@ pub async fn report(
     let status = status
         .filter(|_| own != StatusCode::INTERNAL_SERVER_ERROR)
         .unwrap_or(own);
-    let retry = report
+    let retryable = report
         .outcome
         .fault()
-        .filter(|fault| fault.retryable && status != StatusCode::OK)
-        .map(retry_after);
+        .filter(|fault| fault.retryable && status != StatusCode::OK);
+    let retry = retryable.map(retry_after);
     let kept = (begun, report.delivery.slot.clone());
     let mut response = document(recipient.write(report, "", "\n").await, kept);
     *response.status_mut() = status;

@@ -27,17 +27,17 @@ impl FromRequestParts<Arc<Server>> for KnownRequest {
         parts: &mut Parts,
         server: &Arc<Server>,
     ) -> Result<KnownRequest, Refusal> {
-        let (caller, connection) = parts
+        let known = parts
             .extensions
             .get()
             .cloned()
-            .zip(parts.extensions.get().cloned())
-            .ok_or_else(|| {
-                Fault::new(
-                    Kind::InternalError,
-                    "The server does not know who sent this request.",
-                )
-            })?;
+            .zip(parts.extensions.get().cloned());
+        let (caller, connection) = known.ok_or_else(|| {
+            Fault::new(
+                Kind::InternalError,
+                "The server does not know who sent this request.",
+            )
+        })?;
         Ok(KnownRequest {
             server: server.clone(),
             caller,
@@ -182,12 +182,13 @@ pub async fn run(server: &Server, request: CallRequest, sink: Sink) -> Report {
 }
 
 pub fn wants_events(headers: &HeaderMap) -> bool {
-    headers
+    let accepted = headers
         .get_all(header::ACCEPT)
         .iter()
-        .filter_map(|value| value.to_str().ok())
+        .filter_map(|value| value.to_str().ok());
+    accepted
         .flat_map(|value| value.split(','))
-        .any(|kind| {
+        .any(|kind: &str| {
             kind.split(';')
                 .next()
                 .is_some_and(|kind| kind.trim().eq_ignore_ascii_case("text/event-stream"))

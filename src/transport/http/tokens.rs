@@ -46,7 +46,7 @@ fn check_name(name: &str) -> Result<(), String> {
         && name.len() <= MAX_NAME_BYTES
         && name
             .chars()
-            .all(|c| c.is_ascii_alphanumeric() || "._@-".contains(c))
+            .all(|c: char| c.is_ascii_alphanumeric() || "._@-".contains(c))
     {
         Ok(())
     } else {
@@ -85,10 +85,10 @@ impl Tokens {
 
     /// The caller of a token.
     pub fn caller(&self, token: &str) -> Option<Caller> {
-        token
+        let well_formed = token
             .strip_prefix(PREFIX)
-            .and_then(|rest| URL_SAFE_NO_PAD.decode(rest).ok())
-            .filter(|secret| secret.len() == RANDOM_BYTES)?;
+            .and_then(|rest| URL_SAFE_NO_PAD.decode(rest).ok());
+        well_formed.filter(|secret| secret.len() == RANDOM_BYTES)?;
         let hash = hash(token);
         // Every line is compared, so that the time does not reveal which one matches.
         self.lines().iter().fold(None, |found, line| {
@@ -142,9 +142,8 @@ fn read(file: &Path) -> Result<(Stamp, Vec<TokenLine>), String> {
         return Err(at("its file name is not UTF-8 text".to_owned()));
     };
     // Anybody who can change the folder could restore a line that was removed.
-    let opened = Folder::open(folder)
-        .and_then(|folder| folder.file(name, OFlag::O_NOFOLLOW))
-        .map_err(|e| at(e.to_string()))?;
+    let opened = Folder::open(folder).and_then(|folder| folder.file(name, OFlag::O_NOFOLLOW));
+    let opened = opened.map_err(|e| at(e.to_string()))?;
     let stamp = Stamp::from(&opened.metadata().map_err(|e| at(e.to_string()))?);
     let bytes = files::checked(Ok(opened), MAX_FILE_BYTES, files::not_private).map_err(at)?;
     let text = String::from_utf8(bytes).map_err(|_| at("it is not UTF-8".to_owned()))?;
@@ -184,7 +183,7 @@ fn line(written: &str) -> Result<TokenLine, String> {
     check_name(name).map_err(|_| fix.to_owned())?;
     let hash = hash
         .strip_prefix(HASH)
-        .filter(|hash| {
+        .filter(|hash: &&str| {
             hash.len() == 64
                 && hash
                     .bytes()

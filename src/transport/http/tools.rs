@@ -100,10 +100,8 @@ pub struct ToolNames<'k> {
 impl ToolNames<'_> {
     /// `label`: for whom the tools are called.
     pub fn new<'k>(known: &'k KnownRequest, label: Option<&str>) -> ToolNames<'k> {
-        ToolNames {
-            known,
-            caller: known.server.service.catalog.who(&known.caller, label),
-        }
+        let caller = known.server.service.catalog.who(&known.caller, label);
+        ToolNames { known, caller }
     }
 
     /// The id behind a name; anything else stays as it is.
@@ -112,7 +110,8 @@ impl ToolNames<'_> {
         if name.contains(':') {
             return tool;
         }
-        offered_tools(self.known, &self.caller)
+        let offered = offered_tools(self.known, &self.caller);
+        offered
             .names
             .id(name)
             .map(|id| format!("{id}{range}"))
@@ -226,7 +225,7 @@ pub async fn approve(
     body: Body,
 ) -> Result<Response, Refusal> {
     let received = body::read(&known, "", body, |_| false).await?;
-    let Approval { approve } = body::parse(&known, received.text, |text| {
+    let Approval { approve } = body::parse(&known, received.text, |text: &str| {
         serde_json::from_str::<Object<Approval>>(text).map(|Object(answer)| answer)
     })
     .await

@@ -143,18 +143,20 @@ fn form(asked: &Value) -> Value {
         Value::Array(items) => items.iter().map(form).collect(),
         Value::Object(members) => members
             .iter()
-            .filter_map(|(name, member)| match (name.as_str(), member) {
-                ("properties", Value::Object(fields)) => {
-                    let fields = fields
-                        .iter()
-                        .map(|(name, field)| (text::printable(name), form(field)));
-                    Some((name.clone(), fields.collect()))
-                }
-                (known, member) => FORM_MEMBERS
-                    .split(' ')
-                    .any(|other| other == known)
-                    .then(|| (name.clone(), form(member))),
-            })
+            .filter_map(
+                |(name, member): (&String, &Value)| match (name.as_str(), member) {
+                    ("properties", Value::Object(fields)) => {
+                        let fields = fields
+                            .iter()
+                            .map(|(name, field)| (text::printable(name), form(field)));
+                        Some((name.clone(), fields.collect()))
+                    }
+                    (known, member) => FORM_MEMBERS
+                        .split(' ')
+                        .any(|other| other == known)
+                        .then(|| (name.clone(), form(member))),
+                },
+            )
             .collect(),
         plain => plain.clone(),
     }
@@ -164,7 +166,7 @@ fn form(asked: &Value) -> Value {
 pub fn requests(tool: &str, asked: Map<String, Value>) -> Result<InputRequests, ErrorData> {
     let requests: Result<InputRequests, serde_json::Error> = asked
         .into_iter()
-        .map(|(key, mut request)| {
+        .map(|(key, mut request): (String, Value)| {
             let asked = &request["params"];
             let message = text::printable_block(asked["message"].as_str().unwrap_or_default());
             let schema = form(&asked["requestedSchema"]);

@@ -113,16 +113,19 @@ pub struct Frontend {
 
 impl Frontend {
     pub fn new(mcp: Arc<Mcp>, closing: &CancellationToken) -> Frontend {
+        let level = Mutex::new(LoggingLevel::Info);
+        let subscribed = Arc::default();
         let (closing, ended) = (closing.clone(), closing.child_token());
         let ends = ended.clone().drop_guard();
+        let notifies = AtomicBool::new(false);
         Frontend {
             mcp,
             closing,
             ended,
             _ends: ends,
-            level: Mutex::new(LoggingLevel::Info),
-            subscribed: Arc::default(),
-            notifies: AtomicBool::new(false),
+            level,
+            subscribed,
+            notifies,
         }
     }
 
@@ -150,8 +153,9 @@ impl Frontend {
             return;
         };
         let request = CallRequest::refused(asked.caller.clone(), name, fault);
+        let label = asked.label(context).unwrap_or_default();
         let request = CallRequest {
-            label: asked.label(context).unwrap_or_default(),
+            label,
             charged: asked.rate.into(),
             ..request
         };
@@ -222,10 +226,12 @@ impl Frontend {
             .protocol_version()
             .is_none()
             .then(|| (context.peer.clone(), context.id.clone()));
+        let open = self.mcp.questions.clone();
+        let operator = who.operator;
         let person = Person {
-            operator: who.operator,
+            operator,
             waiting_client,
-            open: self.mcp.questions.clone(),
+            open,
             answer: person.into(),
             question: Mutex::default(),
         };
@@ -239,9 +245,10 @@ impl Frontend {
             Ok(call) => call,
             Err(error) => return Err(self.invalid(context, id, error).await),
         };
+        let approver = approver(asked, person.as_ref());
         let call = CallRequest {
             client,
-            approver: approver(asked, person.as_ref()),
+            approver,
             ..call
         };
         // rmcp only sets a token; dropping the future is what kills the call and records it.
@@ -310,12 +317,8 @@ impl Frontend {
             call = again;
             // The arguments take memory while the client is asked.
             let _held = report.release_slot_only();
-            let _open = self
-                .mcp
-                .service
-                .confirmations
-                .begin()
-                .map_err(|fault| ErrorData::internal_error(fault.message, None))?;
+            let open = self.mcp.service.confirmations.begin();
+            let _open = open.map_err(|fault| ErrorData::internal_error(fault.message, None))?;
             (call.client.answers, call.client.state) =
                 asking::ask_all(context, &tool, questions).await?;
         }
@@ -447,11 +450,12 @@ impl ServerHandler for Frontend {
             None if self.mcp.service.catalog.ready().is_err() => &request.name,
             None => return Err(self.unknown(&context, &request.name, &offered).await),
         };
+        let charged = Charged {
+            body: body.flatten(),
+            ..Charged::default()
+        };
         let call = CallRequest {
-            charged: Charged {
-                body: body.flatten(),
-                ..Charged::default()
-            },
+            charged,
             ..CallRequest::new(asked.caller.clone(), id, arguments)
         };
         let again = (request.request_state, request.input_responses);
@@ -744,10 +748,13 @@ impl Notifier {
     ) -> Notifier {
         // Newer clients name the level in each request that wants messages.
         let older = context.meta.protocol_version().is_none();
+        let level = context.meta.log_level().or(older.then_some(session));
+        let peer = context.peer.clone();
+        let token = context.meta.get_progress_token();
         Notifier {
-            peer: context.peer.clone(),
-            token: context.meta.get_progress_token(),
-            level: context.meta.log_level().or(older.then_some(session)),
+            peer,
+            token,
+            level,
             tool: tool.to_owned(),
             progress: f64::NEG_INFINITY,
             sent: None,

@@ -74,10 +74,11 @@ impl StreamableHttp {
             let mcp = mcp.clone();
             move || Ok(Frontend::new(mcp.clone(), &closing))
         };
+        let rmcp = StreamableHttpService::new(frontend, sessions.local.clone(), config);
         StreamableHttp {
-            rmcp: StreamableHttpService::new(frontend, sessions.local.clone(), config),
             mcp,
             sessions,
+            rmcp,
         }
     }
 

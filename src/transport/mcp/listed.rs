@@ -82,10 +82,11 @@ impl ToolList {
         let shown = listed
             .iter()
             .filter(|tool| tool.manifest.is_listed && service.catalog.can_call(caller, tool));
+        let documents = Documents::new(shown, &names);
         ToolList {
-            documents: Documents::new(shown, &names),
             names,
             tools,
+            documents,
         }
     }
 
@@ -257,7 +258,7 @@ impl Documents {
     }
 
     fn listed<T: DeserializeOwned>(&self, templates: bool, address: &str) -> Vec<T> {
-        self.kinds(templates).filter_map(|(uri, manifest)| {
+        self.kinds(templates).filter_map(|(uri, manifest): (&String, &Arc<Manifest>)| {
             let name = text::printable(&manifest.display_name);
  let words = text::printable_block(&manifest.description);
             let listed = json!({"name": name, "title": name, "description": words, "mimeType": mime(manifest), address: uri});
@@ -389,7 +390,7 @@ pub async fn content(report: &Report) -> Result<ReadResourceResult, ErrorData> {
         return Err(failed("it has no content".into()));
     };
     answer
-        .read(false, move |text| -> Result<ReadResourceResult, serde_json::Error> {
+        .read(false, move |text: &Text| -> Result<ReadResourceResult, serde_json::Error> {
         let blocks: Vec<Value> = serde_json::from_str(&text.as_str()[blocks])?;
         let contents: Vec<Value> = blocks
             .into_iter()

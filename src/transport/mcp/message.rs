@@ -107,7 +107,7 @@ pub fn read(line: &[u8]) -> Result<Option<Received>, ErrorReply> {
         .filter(|arguments| arguments.len() <= MAX_TREE_BYTES);
     let whole = whole
         .and_then(|_| json::compact(text.as_bytes()).ok())
-        .filter(|whole| json::weight(whole.as_str()) <= MAX_TREE_BYTES);
+        .filter(|whole: &Text| json::weight(whole.as_str()) <= MAX_TREE_BYTES);
     match call_of(&value, id.as_ref()).map_or_else(|| serde_json::from_value(value), Ok) {
         Ok(message) => Ok(Some(Received {
             small: whole.unwrap_or(rest),

@@ -53,10 +53,9 @@ impl McpRequest {
 
     /// Finds the data of this context's request: over HTTP, in the extensions of its head.
     pub fn find(context: &RequestContext<RoleServer>) -> Result<&McpRequest, ErrorData> {
-        context
-            .extensions
-            .get::<Arc<McpRequest>>()
-            .or_else(|| context.extensions.get::<Parts>()?.extensions.get())
+        let own = context.extensions.get::<Arc<McpRequest>>();
+        let found = own.or_else(|| context.extensions.get::<Parts>()?.extensions.get());
+        found
             .map(Arc::as_ref)
             .ok_or_else(|| ErrorData::internal_error("This request came without its caller.", None))
     }
@@ -91,9 +90,8 @@ impl McpRequest {
     /// result, its content is put into it.
     pub fn parts_of(&self, event: &[u8]) -> answers::Parts {
         let event = text::escaped_json(&String::from_utf8_lossy(event)).into_bytes();
-        self.answer()
-            .and_then(|content| content.put_into(&event))
-            .unwrap_or_else(|| vec![event.into()])
+        let with_content = self.answer().and_then(|content| content.put_into(&event));
+        with_content.unwrap_or_else(|| vec![event.into()])
     }
 
     /// The answer was sent, or is kept for a client that comes back: the call and its memory count

@@ -94,12 +94,8 @@ pub async fn whole(report: Report) -> CallToolResult {
     let deadline = deadline.unwrap_or_else(|| CallDeadline::usual("", None));
     match deadline
         .run(bytes > LARGE_TEXT_BYTES, move || {
-            let document: Vec<u8> = [vec![part("{")], content.parts, vec![part("}")]]
-                .concat()
-                .into_iter()
-                .flat_map(Part::pieces)
-                .flatten()
-                .collect();
+            let all = [vec![part("{")], content.parts, vec![part("}")]].concat();
+            let document: Vec<u8> = all.into_iter().flat_map(Part::pieces).flatten().collect();
             let tree = json::compact(&document)
                 .ok()
                 .and_then(|text| text.tree(MAX_TASK_RESULT_BYTES).ok());
@@ -206,11 +202,12 @@ async fn parts_of(mut report: Report) -> Result<Parts, Fault> {
             ),
         });
     }
-    let dropped: Vec<String> = report
+    let dropped = report
         .observed
         .artifacts
         .iter()
-        .filter(|artifact| !artifact.published)
+        .filter(|artifact| !artifact.published);
+    let dropped: Vec<String> = dropped
         .map(|artifact| {
             format!(
                 "{}: {}",

@@ -109,13 +109,16 @@ impl Sessions {
     }
 
     pub fn add(&self, id: &str, user: &str, kept: Permit) {
+        let user = user.to_owned();
         let used = Instant::now();
+        let requests = HashSet::new();
+        let responses = HashMap::new();
         let session = Session {
-            user: user.to_owned(),
+            user,
             used,
             uses: 0,
-            requests: HashSet::new(),
-            responses: HashMap::new(),
+            requests,
+            responses,
             _kept: kept,
         };
         lock(&self.known).insert(id.to_owned(), session);
@@ -126,9 +129,10 @@ impl Sessions {
     async fn forget(&self, which: impl Fn(&Session) -> bool, most: usize) -> usize {
         let gone: Vec<(String, Session)> = {
             let mut known = lock(&self.known);
-            let mut unused: Vec<_> = known
+            let unused = known
                 .iter()
-                .filter(|(_, session)| session.uses == 0 && which(session))
+                .filter(|(_, session)| session.uses == 0 && which(session));
+            let mut unused: Vec<_> = unused
                 .map(|(id, session)| (session.used, id.clone()))
                 .collect();
             unused.sort();
@@ -236,11 +240,9 @@ impl Sessions {
             }
             let oldest = {
                 let known = lock(&self.known);
-                let kept = known
-                    .values()
-                    .filter(|session| session.user == user)
-                    .flat_map(|session| session.responses.values())
-                    .filter_map(|response| Some((kept_since(response)?, response)));
+                let own = known.values().filter(|session| session.user == user);
+                let kept = own.flat_map(|session| session.responses.values());
+                let kept = kept.filter_map(|response| Some((kept_since(response)?, response)));
                 kept.min_by_key(|(since, _)| *since)
                     .map(|(_, response)| response.clone())?
             };
@@ -359,11 +361,10 @@ impl SessionLease {
             .responses
             .get(number)
             .cloned();
-        let events = response
-            .map(|response| {
-                ResponseReader::new(&self.sessions, response, place.saturating_add(1), true)
-            })
-            .map(ResponseReader::into_stream);
+        let reading = response.map(|response| {
+            ResponseReader::new(&self.sessions, response, place.saturating_add(1), true)
+        });
+        let events = reading.map(ResponseReader::into_stream);
         Some(futures_util::StreamExt::flatten(stream::iter(events)))
     }
 }

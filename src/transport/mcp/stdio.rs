@@ -257,11 +257,12 @@ impl StdioConnection {
                     &notification.notification
                 {
                     let open = lock(&self.open);
-                    cancelled
+                    let request = cancelled
                         .params
                         .request_id
                         .as_ref()
-                        .and_then(|id| open.get(id))
+                        .and_then(|id| open.get(id));
+                    request
                         .into_iter()
                         .for_each(|open| open.request.left.cancel());
                     return Ok(None);

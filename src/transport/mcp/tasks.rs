@@ -39,11 +39,11 @@ impl Tasks {
         let words = "You have no such task. Tasks end with the server, and are forgotten a while \
             after their end.";
         let known = lock(&self.0);
-        known
+        let own = known
             .get(id)
             .filter(|task| task.user == user)
-            .map(|task| task.manager.clone())
-            .ok_or_else(|| ErrorData::invalid_params(words, None))
+            .map(|task| task.manager.clone());
+        own.ok_or_else(|| ErrorData::invalid_params(words, None))
     }
 
     /// Begins a task. It ends with the server. `user`: who it counts as; `kept`: the slot of its

@@ -129,7 +129,7 @@ impl DescriptorMemory {
                         * lines_at(
                             &folder,
                             &name,
-                            |line| {
+                            |line: &[u8]| {
                                 watches += u64::from(line.starts_with(b"tfd:"));
                                 sent += scm_fds(line);
                                 line.starts_with(b"lock:")

@@ -280,7 +280,7 @@ pub fn mappings(pid: u32, most: u64) -> Result<u64, Errno> {
     if own > 0 {
         return Ok(own);
     }
-    threads(pid).try_fold(0, |largest, thread| Ok(largest.max(count(thread)?)))
+    threads(pid).try_fold(0, |largest: u64, thread| Ok(largest.max(count(thread)?)))
 }
 
 /// False for a process that has ended or is exiting.
@@ -325,9 +325,10 @@ pub fn files_of(pid: u32) -> (String, u64) {
         if size == 0 { table(folder) } else { size }
     }
     let own = format!("/proc/{pid}");
-    std::iter::once(own.clone())
+    let mut folders = std::iter::once(own.clone())
         .chain(threads(pid))
-        .map(|folder| (count(&folder), folder))
+        .map(|folder| (count(&folder), folder));
+    folders
         .find(|(count, _)| *count > 0)
         .map_or((own, 0), |(count, folder)| (folder, count))
 }
@@ -364,36 +365,29 @@ impl Met {
 /// How often the first thread of a process was switched in; unchanged while it is stopped.
 pub fn switches(pid: u32) -> u64 {
     let text = text(&format!("/proc/{pid}/status")).unwrap_or_default();
-    text.lines()
-        .filter_map(|line| {
-            line.split_once("voluntary_ctxt_switches:")?
-                .1
-                .trim()
-                .parse::<u64>()
-                .ok()
-        })
-        .sum()
+    let counts = text.lines().filter_map(|line| {
+        line.split_once("voluntary_ctxt_switches:")?
+            .1
+            .trim()
+            .parse::<u64>()
+            .ok()
+    });
+    counts.sum()
 }
 
 fn threads(pid: u32) -> impl Iterator<Item = String> {
-    std::fs::read_dir(format!("/proc/{pid}/task"))
+    let entries = std::fs::read_dir(format!("/proc/{pid}/task"))
         .into_iter()
         .flatten()
-        .flatten()
-        .map(|entry| entry.path().display().to_string())
+        .flatten();
+    entries.map(|entry| entry.path().display().to_string())
 }
 
 fn kib(text: &str, names: &[&str]) -> u64 {
     text.lines()
-        .filter_map(|line| {
-            names
-                .iter()
-                .find_map(|name| line.strip_prefix(name))?
-                .trim()
-                .strip_suffix(" kB")?
-                .trim()
-                .parse::<u64>()
-                .ok()
+        .filter_map(|line: &str| {
+            let rest = names.iter().find_map(|name| line.strip_prefix(name))?;
+            rest.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()
         })
         .sum()
 }

@@ -173,7 +173,7 @@ impl Sampler {
     /// and what the page faults since then can have added.
     fn remember_shown(&mut self) -> Result<(), Errno> {
         let mut now = BTreeMap::new();
-        let mut objects = Met::new(Compared::Memory);
+        let mut known = Met::new(Compared::Memory);
         for (key, process) in self
             .seen
             .processes
@@ -187,7 +187,7 @@ impl Sampler {
                 .saturating_mul(PAGE);
             let memory = match processes::resident(key.0)? {
                 // vfork(2): the memory is its parent's.
-                Some(_) if process.state != 'Z' && !objects.is_new(key.0, 0) => Memory::default(),
+                Some(_) if process.state != 'Z' && !known.is_new(key.0, 0) => Memory::default(),
                 shown => shown.unwrap_or(last.memory),
             };
             now.insert(
@@ -284,7 +284,7 @@ impl Sampler {
     fn ancestors(&self, pid: u32) -> u64 {
         let all = &self.seen.processes;
         // Each step goes to an older process; the bound is for a pid used again between two reads.
-        let line = std::iter::successors(Some(pid), |pid| {
+        let line = std::iter::successors(Some(pid), |pid: &u32| {
             all.range((*pid, 0)..=(*pid, u64::MAX))
                 .next()
                 .map(|(_, p)| p.parent)
@@ -299,7 +299,7 @@ impl Sampler {
 /// ending, which shows no share and has one until it is a zombie.
 fn shares(seen: &ProcessSnapshot, room: u64) -> Result<Option<u64>, Errno> {
     let mut pages = 0;
-    let mut objects = Met::new(Compared::Memory);
+    let mut known = Met::new(Compared::Memory);
     for ((pid, _), process) in seen
         .processes
         .iter()
@@ -309,7 +309,7 @@ fn shares(seen: &ProcessSnapshot, room: u64) -> Result<Option<u64>, Errno> {
             return Ok(None);
         };
         // The memory of a first thread that ended cannot be compared.
-        if process.state == 'Z' || objects.is_new(*pid, 0) {
+        if process.state == 'Z' || known.is_new(*pid, 0) {
             pages += share;
         }
         if pages > room {

@@ -80,9 +80,10 @@ impl<S: Send + 'static, A: Send + 'static> Walk<'_, S, A> {
     /// `state`: what the walks remember. `max_looks`: what is not done by then is `TooMuch`.
     pub fn new(walker: &Walker, state: S, max_looks: u64) -> Walk<'_, S, A> {
         let (answer, answers) = channel();
+        let state = Arc::new(Mutex::new(state));
         Walk {
             walker,
-            state: Arc::new(Mutex::new(state)),
+            state,
             answer,
             answers,
             max_looks,

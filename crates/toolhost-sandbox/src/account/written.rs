@@ -143,7 +143,8 @@ impl WriteWatch {
         // Entries that are renamed during a count are missed, and may be what fills the disk.
         self.moves = self.alone && (count.missed || fell(&self.at_first, &now) > most);
         if self.moves && count.over.is_none() {
-            Stopped::begin()?.settled()?;
+            let stopped = Stopped::begin()?;
+            stopped.settled()?;
             count = self.count(limits, true)?;
             // Neighbours take free space, too: it is the call's where it holds files that cannot be
             // counted.
@@ -262,7 +263,7 @@ impl WriteWatch {
             {
                 if processes::lines(
                     &entry.path().display().to_string(),
-                    |line| scm_fds(line) > 0,
+                    |line: &[u8]| scm_fds(line) > 0,
                     1,
                 )
                 .unwrap_or(1)

@@ -219,6 +219,9 @@ fn serve(
         networked: setup.spec.network.is_some(),
     };
     let rules = setup.spec.recorded.then(|| Recorded::new(variant));
+    let filter = rules
+        .as_ref()
+        .map_or_else(|| seccomp::program(variant), Recorded::program);
     let mut launcher = Launcher {
         control,
         setup,
@@ -227,9 +230,7 @@ fn serve(
         view,
         sources,
         abi,
-        filter: rules
-            .as_ref()
-            .map_or_else(|| seccomp::program(variant), Recorded::program),
+        filter,
         rules,
         last_capability,
         init,
@@ -244,8 +245,8 @@ fn serve(
 
 fn source_folder(stage: &StagedFolder) -> Result<OwnedFd, Problem> {
     let what = || format!("opening {}", stage.folder.display());
-    let folder = files::without_links(&stage.folder, OFlag::O_DIRECTORY)
-        .map_err(Problem::of_path("scratch", what()))?;
+    let opened = files::without_links(&stage.folder, OFlag::O_DIRECTORY);
+    let folder = opened.map_err(Problem::of_path("scratch", what()))?;
     let stat = fstat(&folder).map_err(Problem::from_layer("scratch", what()))?;
     if (stat.st_dev, stat.st_ino) != (stage.device, stage.inode) {
         return Err(Problem::new(
@@ -301,15 +302,19 @@ fn memory(
     limit: u64,
 ) -> Result<Look, Errno> {
     let look = match counted_ms {
-        Some(cpu_ms) => sampler
-            .descriptors
-            .locks(|| Ok(ProcessSnapshot::now()?.of_the_tool()), cpu_ms, limit)
-            .map(|bytes| Look {
+        Some(cpu_ms) => {
+            let locks = sampler.descriptors.locks(
+                || Ok(ProcessSnapshot::now()?.of_the_tool()),
+                cpu_ms,
+                limit,
+            );
+            locks.map(|bytes| Look {
                 bytes,
                 cpu_ms,
                 sessions: 0,
                 watches: sampler.descriptors.watches,
-            }),
+            })
+        }
         None => sampler.look(scratch, limit),
     };
     match look {

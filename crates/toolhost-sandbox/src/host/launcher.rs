@@ -160,9 +160,8 @@ impl LauncherError {
     pub fn layer(problem: Problem) -> LauncherError {
         let what = &problem.what;
         let error = problem.error();
-        failure_of_host(what, &error)
-            .or_else(|| no_process(what, &error))
-            .map_or(LauncherError::Layer(problem), LauncherError::Fault)
+        let ours = failure_of_host(what, &error).or_else(|| no_process(what, &error));
+        ours.map_or(LauncherError::Layer(problem), LauncherError::Fault)
     }
 }
 
@@ -263,12 +262,15 @@ impl Process {
 
 impl Launcher {
     pub fn new(process: Process, spec: Spec) -> Launcher {
+        let layers = Layers::default();
+        let before = Totals::default();
+        let sockets = Vec::new();
         Launcher {
             process,
-            layers: Layers::default(),
+            layers,
             spec,
-            before: Totals::default(),
-            sockets: Vec::new(),
+            before,
+            sockets,
             last: false,
             was_idle: false,
         }
@@ -414,7 +416,8 @@ impl Launcher {
             .environment
             .filter(|own| !own.is_empty())
             .map(serde_json::to_vec)
-            .transpose()
+            .transpose();
+        let environment = environment
             .map_err(|e| no_pipe(&e.into()))?
             .map(|text| file(&text))
             .transpose()?;

@@ -103,8 +103,8 @@ async fn read(from: Receiver, most: u64) -> Vec<u8> {
 
 /// Reads the output of a recorder. The last line of one that was killed may be a part of a line.
 pub fn notes(recorded: OwnedFd) -> Vec<Note> {
-    messages::read_memory_file(recorded, 2 * MAX_EVENT_BYTES)
-        .unwrap_or_default()
+    let bytes = messages::read_memory_file(recorded, 2 * MAX_EVENT_BYTES).unwrap_or_default();
+    bytes
         .split(|byte| *byte == b'\n')
         .filter_map(|line| serde_json::from_slice(line).ok())
         .collect()

@@ -129,14 +129,15 @@ impl Sandbox {
         give_back();
         let ids = self.ids.clone();
         // This waits, so it does not run on the threads of other calls.
-        let lease = tokio::task::spawn_blocking(move || {
+        let waited = tokio::task::spawn_blocking(move || {
             launcher::settle(Duration::from_secs(1));
             identity::lease(ids)
-        })
-        .await
-        .map_err(io::Error::other)
-        .and_then(|lease| lease)
-        .map_err(failed)?;
+        });
+        let lease = waited
+            .await
+            .map_err(io::Error::other)
+            .and_then(|lease| lease)
+            .map_err(failed)?;
         lease.ok_or_else(|| {
             Fault::new(
                 Kind::InternalError,

@@ -154,11 +154,11 @@ impl Cgroups {
             .folders
             .split_last()
             .ok_or(std::io::ErrorKind::NotFound)?;
-        let folders: Vec<_> = others
+        let folders = others
             .iter()
             .chain([&principal.path])
-            .map(|parent| make_folder(parent))
-            .collect::<std::io::Result<_>>()?;
+            .map(|parent| make_folder(parent));
+        let folders: Vec<_> = folders.collect::<std::io::Result<_>>()?;
         fn reads(folder: &Folder, name: &str) -> Result<File, std::io::Error> {
             File::open(folder.path.join(name))
         }
@@ -251,27 +251,23 @@ fn go_to_leaf(group: &Path) -> std::io::Result<()> {
 
 /// The folder of this process's own group of a controller of v1.
 fn own_group_v1(controller: &str) -> Option<PathBuf> {
-    let mount = std::fs::read_to_string("/proc/self/mounts")
-        .ok()?
-        .lines()
-        .find_map(|line| {
-            let f: Vec<&str> = line.split(' ').collect();
-            let fits = f.get(2) == Some(&"cgroup") && f.get(3)?.split(',').any(|o| o == controller);
-            fits.then(|| f[1].to_owned())
-        })?;
+    let mounts = std::fs::read_to_string("/proc/self/mounts").ok()?;
+    let mount = mounts.lines().find_map(|line| {
+        let f: Vec<&str> = line.split(' ').collect();
+        let fits = f.get(2) == Some(&"cgroup") && f.get(3)?.split(',').any(|o| o == controller);
+        fits.then(|| f[1].to_owned())
+    })?;
     Some(Path::new(&mount).join(own_groups().get(controller)?.trim_start_matches('/')))
 }
 
 /// Where v2 is mounted, and the folder of this process's own group there.
 fn own_group_v2() -> Option<(PathBuf, PathBuf)> {
-    let mount = std::fs::read_to_string("/proc/self/mounts")
-        .ok()?
-        .lines()
-        .find_map(|line| {
-            let mut f = line.split(' ');
-            let point = f.nth(1)?;
-            (f.next() == Some("cgroup2")).then(|| PathBuf::from(point))
-        })?;
+    let mounts = std::fs::read_to_string("/proc/self/mounts").ok()?;
+    let mount = mounts.lines().find_map(|line| {
+        let mut f = line.split(' ');
+        let point = f.nth(1)?;
+        (f.next() == Some("cgroup2")).then(|| PathBuf::from(point))
+    })?;
     let own = mount.join(own_groups().get("")?.trim_start_matches('/'));
     Some((mount, own))
 }
@@ -282,25 +278,23 @@ const CALL_PROCESSES: u64 = 12;
 
 /// The group around this process that has no room for the processes of a call, in words.
 pub fn full_group() -> Option<String> {
-    own_group_v1("pids")
-        .or_else(|| Some(own_group_v2()?.1))?
-        .ancestors()
-        .find_map(|group| {
-            fn number(file: &str, group: &Path) -> Option<u64> {
-                std::fs::read_to_string(group.join(file))
-                    .ok()?
-                    .trim()
-                    .parse::<u64>()
-                    .ok()
-            }
-            let now = number("pids.current", group)?;
-            let most = number("pids.max", group)?;
-            let words = format!(
-                "pids.max of the control group {} is {most}, and {now} are there",
-                group.display()
-            );
-            (now + CALL_PROCESSES > most).then_some(words)
-        })
+    let own = own_group_v1("pids").or_else(|| Some(own_group_v2()?.1))?;
+    own.ancestors().find_map(|group| {
+        fn number(file: &str, group: &Path) -> Option<u64> {
+            std::fs::read_to_string(group.join(file))
+                .ok()?
+                .trim()
+                .parse::<u64>()
+                .ok()
+        }
+        let now = number("pids.current", group)?;
+        let most = number("pids.max", group)?;
+        let words = format!(
+            "pids.max of the control group {} is {most}, and {now} are there",
+            group.display()
+        );
+        (now + CALL_PROCESSES > most).then_some(words)
+    })
 }
 
 /// This process's own groups, by controller; "" is v2.
@@ -555,10 +549,11 @@ fn cpu_ms(version: Version, file: impl AsFd) -> Result<u64, Errno> {
 }
 
 fn field(file: impl AsFd, name: &str) -> Result<u64, Errno> {
-    read(file)?
+    let text = read(file)?;
+    let value = text
         .lines()
-        .find_map(|l| l.strip_prefix(name)?.trim().parse::<u64>().ok())
-        .ok_or(Errno::ENODATA)
+        .find_map(|l| l.strip_prefix(name)?.trim().parse::<u64>().ok());
+    value.ok_or(Errno::ENODATA)
 }
 
 fn read(file: impl AsFd) -> Result<String, Errno> {

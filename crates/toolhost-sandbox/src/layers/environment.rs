@@ -39,13 +39,12 @@ pub fn usual_lines(program: Option<&Path>) -> Vec<String> {
 
 /// The lines of one call: its own variables replace those with the same names.
 pub fn call_lines(lines: &[String], own: &BTreeMap<String, String>) -> Hidden<Vec<String>> {
-    let others = lines.iter().filter(|line| {
+    let kept = lines.iter().filter(|line| {
         line.split_once('=')
             .is_none_or(|(name, _)| !own.contains_key(name))
     });
     Hidden(
-        others
-            .cloned()
+        kept.cloned()
             .chain(own.iter().map(|(name, value)| format!("{name}={value}")))
             .collect(),
     )

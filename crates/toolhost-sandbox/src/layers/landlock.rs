@@ -61,7 +61,7 @@ fn rights(right: Right, abi: ABI, folder: bool) -> BitFlags<AccessFs> {
         | AccessFs::RemoveDir
         | AccessFs::Refer
         | AccessFs::Truncate;
-    let rights = match right {
+    let wanted = match right {
         Right::ReadRun => read | AccessFs::Execute,
         Right::Read => read,
         Right::List => AccessFs::ReadDir.into(),
@@ -76,7 +76,7 @@ fn rights(right: Right, abi: ABI, folder: bool) -> BitFlags<AccessFs> {
     } else {
         AccessFs::from_file(abi)
     };
-    rights & possible
+    wanted & possible
 }
 
 impl RuleBuilder {
@@ -137,12 +137,14 @@ impl RuleBuilder {
 
 /// The call's own /proc was mounted after the ruleset was made, so its rule is added here.
 pub fn raise(plan: &mut Plan, ruleset: &OwnedFd) {
+    let access = (AccessFs::ReadFile | AccessFs::ReadDir).bits();
+    let path = CString::new("/proc").expect("no NUL");
     plan.add(
         "landlock",
         Step::LandlockPath {
             ruleset: ruleset.as_raw_fd(),
-            path: CString::new("/proc").expect("no NUL"),
-            access: (AccessFs::ReadFile | AccessFs::ReadDir).bits(),
+            path,
+            access,
         },
     );
     plan.add("landlock", Step::LandlockRestrict(ruleset.as_raw_fd()));

@@ -98,10 +98,11 @@ const NICE_INCREMENT: i32 = 10;
 /// Before the call's own /proc is mounted, which is read-only, so that the tool cannot change the
 /// score.
 pub fn rank(plan: &mut Plan) {
+    let path = c"/proc/self/oom_score_adj".to_owned();
     plan.add(
         "limits",
         Step::WriteFile {
-            path: c"/proc/self/oom_score_adj".to_owned(),
+            path,
             data: OOM_SCORE.to_vec(),
         },
     );

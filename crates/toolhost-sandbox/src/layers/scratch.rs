@@ -323,8 +323,8 @@ impl Scratch {
         let size = (text.len() as u64 + MIB).to_string();
         let mode = "0755".to_owned();
         let root = sys::tmpfs(&[("size", size), ("mode", mode)], NOSUID | NODEV)?;
-        let mounts = view::text(Path::new(view::KEPT_MOUNTS));
-        sys::move_mount(root.as_fd(), &mounts)?;
+        let kept = view::text(Path::new(view::KEPT_MOUNTS));
+        sys::move_mount(root.as_fd(), &kept)?;
         let place = Path::new(view::KEPT_MOUNTS).join("script");
         fs::write(&place, text)?;
         if self.identity.pooled {
@@ -341,7 +341,7 @@ impl Scratch {
         )?;
         let bound = sys::open_tree(files::handle(&place)?.as_fd(), c"", false)?;
         sys::mount_setattr(bound.as_fd(), false, RDONLY, 0, None)?;
-        umount2(&*mounts, MntFlags::MNT_DETACH)?;
+        umount2(&*kept, MntFlags::MNT_DETACH)?;
         Ok(bound)
     }
 
@@ -375,7 +375,7 @@ impl Scratch {
         }
         self.staged
             .iter()
-            .map(|p| {
+            .map(|p: &PathBuf| {
                 files::open_at(AT_FDCWD, p, OFlag::O_DIRECTORY).map_err(problem("a staged folder"))
             })
             .collect()

@@ -439,9 +439,10 @@ fn rules(variant: Variant) -> BTreeMap<i64, Rule> {
         (ALLOWED, Allow),
         (FORBIDDEN, Errno(EPERM)),
         (MISSING, Errno(ENOSYS)),
-    ]
-    .into_iter()
-    .flat_map(|(numbers, rule)| numbers.iter().map(move |number| (*number, rule)));
+    ];
+    let plain = plain
+        .into_iter()
+        .flat_map(|(numbers, rule)| numbers.iter().map(move |number| (*number, rule)));
     let more = if variant.sampled { SAMPLED } else { &[] };
     let writing = if variant.live { LIVE } else { NOTHING_LIVE };
     let sockets = if variant.networked {

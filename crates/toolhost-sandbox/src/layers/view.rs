@@ -192,11 +192,17 @@ pub fn raise(base: Base, setup: &Setup) -> Result<View, Problem> {
     for wanted in &setup.spec.mounts {
         planned.push(plan_grant(wanted, &mut users)?);
     }
-    planned.extend(setup.spec.links.iter().map(|(at, target)| Planned {
-        at: at.clone(),
-        piece: Piece::Link(target.clone()),
-        right: Right::List,
-    }));
+    planned.extend(
+        setup
+            .spec
+            .links
+            .iter()
+            .map(|(at, target): &(PathBuf, PathBuf)| Planned {
+                at: at.clone(),
+                piece: Piece::Link(target.clone()),
+                right: Right::List,
+            }),
+    );
     // Parents before what lies below them.
     planned.sort_by(|a, b| a.at.cmp(&b.at));
     let root = sys::tmpfs(
@@ -229,10 +235,9 @@ fn plan_root(planned: &mut Vec<Planned>, path: &Path) -> Result<(), Problem> {
         return Ok(());
     };
     // A folder above that is already planned shows this path too.
-    if planned
-        .iter()
-        .any(|p| matches!(p.piece, Piece::Bound { folder: true, .. }) && path.starts_with(&p.at))
-    {
+    if planned.iter().any(|p: &Planned| {
+        matches!(p.piece, Piece::Bound { folder: true, .. }) && path.starts_with(&p.at)
+    }) {
         return Ok(());
     }
     let piece = if meta.is_symlink() && path != Path::new("/etc/localtime") {
@@ -267,8 +272,8 @@ fn bind(path: &Path, recursive: bool, attributes: u64) -> Result<OwnedFd, Proble
 /// below it).
 fn plan_grant(wanted: &Mount, users: &mut Users) -> Result<Planned, Problem> {
     let name = wanted.path.display();
-    let file = files::without_links(&wanted.path, OFlag::O_PATH)
-        .map_err(Problem::of_path("view", format!("opening {name}")))?;
+    let opened = files::without_links(&wanted.path, OFlag::O_PATH);
+    let file = opened.map_err(Problem::of_path("view", format!("opening {name}")))?;
     let stat = fstat(&file).map_err(problem(format!("looking at {name}")))?;
     if (stat.st_dev, stat.st_ino) != (wanted.device, wanted.inode) {
         let what = format!("{name} changed since it was checked");

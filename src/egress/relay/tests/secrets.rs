@@ -34,17 +34,17 @@ fn world() -> &'static World {
         let issuer = Issuer::new(root, key);
         let acceptor = |name: &str| {
             let key = KeyPair::generate().expect("a key");
-            let certificate = CertificateParams::new(vec![name.to_owned()])
-                .expect("a host")
+            let params = CertificateParams::new(vec![name.to_owned()]).expect("a host");
+            let certificate = params
                 .signed_by(&key, &issuer)
                 .expect("a certificate")
                 .der()
                 .clone();
             let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
-            let mut config = ServerConfig::builder()
+            let config = ServerConfig::builder()
                 .with_no_client_auth()
-                .with_single_cert(vec![certificate], key)
-                .expect("a configuration");
+                .with_single_cert(vec![certificate], key);
+            let mut config = config.expect("a configuration");
             config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
             TlsAcceptor::from(Arc::new(config))
         };
@@ -60,15 +60,19 @@ fn rule(name: &str, value: &str, methods: &[&str], paths: &[&str]) -> (String, H
     fn texts(texts: &[&str]) -> Vec<String> {
         texts.iter().map(|text| (*text).to_owned()).collect()
     }
+    let methods = texts(methods);
+    let paths = texts(paths);
+    let name = name.to_owned();
+    let value = value.to_owned();
     (
         "KEY".to_owned(),
         HeaderRule {
             host: "a.test".to_owned(),
             port: PORT,
-            name: name.to_owned(),
-            value: value.to_owned(),
-            methods: texts(methods),
-            paths: texts(paths),
+            name,
+            value,
+            methods,
+            paths,
             query: vec!["q".to_owned(), "x".to_owned()],
             request_headers: Vec::new(),
             ca: None,
@@ -185,7 +189,7 @@ async fn what_could_be_another_request_is_refused() {
             "Content-Length: 3\r\n\r\nabc",
             "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
         ]
-        .map(|header| GOOD.replace("\r\n\r\n", &format!("\r\n{header}\r\n\r\n"))),
+        .map(|header: &str| GOOD.replace("\r\n\r\n", &format!("\r\n{header}\r\n\r\n"))),
     );
     bad.push(GOOD.replace("HTTP/1.1", "HTTP/1.0"));
     for request in &bad {
@@ -282,8 +286,8 @@ fn whatever_a_tool_sends_each_request_has_one_header() {
         "GET /v1/../x",
         "GET /v2/x",
         "PUT /v1/x",
-    ]
-    .map(|line| format!("{line} HTTP/1.1\r\nHost: a.test\r\n"));
+    ];
+    let lines = lines.map(|line| format!("{line} HTTP/1.1\r\nHost: a.test\r\n"));
     let headers = [
         "Host: a.test\r\n",
         "Authorization: mine\r\n",

@@ -53,7 +53,7 @@ impl Rule {
             whole >> 32
         }) as u32;
         let passed = groups.iter().find(|(tests, _)| {
-            tests.iter().any(|test| match test {
+            tests.iter().any(|test: &Test| match test {
                 In(values) => values.contains(&value),
                 Between(first, last) => (*first..=*last).contains(&value),
                 AnyOf(bits) => value & bits != 0,
@@ -103,7 +103,7 @@ fn block(rule: &Rule, refusal: DenyAction) -> Vec<Insn> {
         let then = block(then, refusal);
         let mut left: usize = tests
             .iter()
-            .map(|test| match test {
+            .map(|test: &Test| match test {
                 In(values) => values.len(),
                 Between(..) => 2,
                 AnyOf(_) => 1,
@@ -152,8 +152,8 @@ enum To {
 /// blocks are shared.
 fn tree(runs: &[(u32, Rule)], comparisons: &mut Vec<(u32, To, To)>, blocks: &mut Vec<Rule>) -> To {
     if let [(_, rule)] = runs {
-        let place = blocks.iter().position(|other| other == rule);
-        return To::Block(place.unwrap_or_else(|| {
+        let known = blocks.iter().position(|other| other == rule);
+        return To::Block(known.unwrap_or_else(|| {
             blocks.push(*rule);
             blocks.len() - 1
         }));

@@ -116,8 +116,11 @@ pub fn named(number: u32) -> &'static [PathArgument] {
 
 /// The name of a system call.
 pub fn name(number: u32) -> String {
-    let call = syscalls::Sysno::new(number as usize);
-    call.map_or_else(|| format!("number {number}"), |call| call.name().to_owned())
+    let known = syscalls::Sysno::new(number as usize);
+    known.map_or_else(
+        || format!("number {number}"),
+        |known| known.name().to_owned(),
+    )
 }
 
 /// The rules of one shape, for the kernel and for the listener.

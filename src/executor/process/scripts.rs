@@ -206,7 +206,7 @@ impl Scripts {
                 // The launcher was killed while idle, and most likely all idle ones were: try again
                 // with a new one.
                 Err(LauncherError::Gone) if std::mem::take(&mut again) => self.launchers.close(),
-                finished => return Ok((ready, finished?)),
+                finished => return Ok((ready, finished.map_err(fault)?)),
             }
         }
     }

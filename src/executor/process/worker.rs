@@ -85,7 +85,8 @@ impl Worker {
         };
         let pipes = ready
             .launcher
-            .start(shape.limits.get(Limit::TimeoutMs), &brings)?;
+            .start(shape.limits.get(Limit::TimeoutMs), &brings)
+            .map_err(fault)?;
         Ok(Worker {
             ready,
             to: Some(pipes.input),

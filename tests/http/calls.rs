@@ -331,9 +331,20 @@ fn told_to_stop_it_lets_calls_end_and_told_again_it_does_not() {
         );
         assert_eq!(
             outcome("POST /v1/tools/esc:add/calls"),
-            "RateLimitError",
+            "ServiceError",
             "the refused one has its own"
         );
+        let record = records
+            .iter()
+            .find(|record| record["tool"] == "esc:gate")
+            .unwrap();
+        let body = answer.split_once("\r\n\r\n").unwrap().1;
+        for name in ["version", "digests"] {
+            assert!(
+                body.contains(&record[name].to_string()) && !record[name].is_null(),
+                "{name}: {body}, {record}"
+            );
+        }
     }
 }
 

@@ -26,9 +26,10 @@ fn the_same_tools_in_every_shape_by_the_names_of_models_and_the_openapi_document
             "print(1)\n",
             json!({"presentation": {"listed": false}}),
         );
-        it.tool(
-            "hidden",
+        it.tool_at(
+            "quiet:hidden",
             "python",
+            "quiet/main.py",
             "print(1)\n",
             json!({"presentation": {"hidden": true}}),
         );
@@ -47,7 +48,7 @@ fn the_same_tools_in_every_shape_by_the_names_of_models_and_the_openapi_document
         .map(|tool| tool["toolId"].as_str().unwrap())
         .collect();
     assert!(
-        ids.contains(&"esc:hidden")
+        ids.contains(&"quiet:hidden")
             && !ids.contains(&"esc:unlisted")
             && !ids.contains(&"esc:needs"),
         "{ids:?}"
@@ -207,7 +208,7 @@ fn the_same_tools_in_every_shape_by_the_names_of_models_and_the_openapi_document
         "{told}"
     );
     // Of two with one name it is nobody's, and who is not offered has none.
-    for name in ["twice", "odd__named", "esc__hidden", "esc__"] {
+    for name in ["twice", "odd__named", "esc__unlisted", "esc__"] {
         assert_eq!(web.call(name, &json!({}), &[]).status, 404, "{name}");
     }
     // A part of the list has the names of the whole.

@@ -25,6 +25,7 @@ mod mcp;
 #[cfg(feature = "wasi")]
 mod modules;
 mod network;
+mod ordinary;
 mod outputs;
 mod packages;
 mod policy;

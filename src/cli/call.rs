@@ -6,7 +6,7 @@ use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
 use super::{host, process, words};
 
-use crate::base::text::printable;
+use crate::base::text::{self, printable};
 use crate::executor::{Denial, ToolAnswer};
 use crate::fault::{Fault, Kind};
 use crate::registry;
@@ -278,13 +278,8 @@ pub(super) fn text(from: impl Read, name: &str) -> anyhow::Result<String> {
     if bytes.len() as u64 > MAX_INPUT_BYTES {
         return Err(caller(format!("{name}: more than {MAX_INPUT_BYTES} bytes")).into());
     }
-    String::from_utf8(bytes).map_err(|e| {
-        caller(format!(
-            "{name}: not UTF-8 (at byte {})",
-            e.utf8_error().valid_up_to()
-        ))
-        .into()
-    })
+    let text = text::decode(&bytes).map_err(|why| caller(format!("{name}: {why}")))?;
+    Ok(text.to_owned())
 }
 
 fn pairs(words: &[String]) -> anyhow::Result<BTreeMap<String, String>> {

@@ -305,8 +305,27 @@ fn from_script(
     document["parameters"] = schema(parameters);
     if let Some(entry) = entry {
         document["handler"]["entryPoint"] = json!(entry);
+        if returns_nothing(&String::from_utf8_lossy(&source), entry) {
+            document["output"] = json!({ "type": "null" });
+        }
     }
     Ok((file.to_owned(), source, document))
+}
+
+/// Whether the function is annotated as one that returns no value.
+fn returns_nothing(source: &str, entry: &str) -> bool {
+    ["def ", "function "]
+        .iter()
+        .filter_map(|word| source.split_once(&format!("{word}{entry}(")))
+        .filter_map(|(_, rest)| {
+            rest.lines()
+                .find(|line| line.trim_end().ends_with([':', '{']))
+        })
+        .any(|line| {
+            ["-> None:", ": void {", ": Promise<void> {"]
+                .iter()
+                .any(|end| line.trim_end().ends_with(end))
+        })
 }
 
 /// What every manifest has, in the order in which a person reads it.

@@ -257,6 +257,11 @@ fn ending_of(what: &str, bytes: &[u8], is_text: bool, deadline: &CallDeadline) -
         Err(_) if text.trim().is_empty() => {
             bad(format!("{what} is empty; it must be a single JSON value"))
         }
+        Err(_) if is_cut(text) => bad(format!(
+            "{what} ends in the middle of a JSON value, after {} bytes — print all of it before \
+             the script ends",
+            bytes.len()
+        )),
         Err(Problem {
             line,
             column,
@@ -267,6 +272,11 @@ fn ending_of(what: &str, bytes: &[u8], is_text: bool, deadline: &CallDeadline) -
              {message} — print diagnostics to stderr"
         )),
     }
+}
+
+/// Whether this could be the beginning of a longer JSON value.
+fn is_cut(text: &str) -> bool {
+    serde_json::from_str::<serde::de::IgnoredAny>(text).is_err_and(|error| error.is_eof())
 }
 
 /// Under `stderr: error`, any visible text on stderr means that the tool failed.

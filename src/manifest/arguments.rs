@@ -142,7 +142,9 @@ impl Manifest {
         if output.is_null() && (self.output.is_none() || !flaws.is_empty()) {
             let message =
                 "The tool call output is null, and the tool has no output schema that allows null.";
-            return Err(Fault::new(Kind::OutputValidationError, message));
+            let fix = "Return a value; a tool that has none to return says \"output\": {\"type\": \
+                       \"null\"} in its manifest.";
+            return Err(Fault::new(Kind::OutputValidationError, message).details(fix));
         }
         if flaws.is_empty() {
             return Ok(());

@@ -105,7 +105,7 @@ impl<'a> ScriptFolder<'a> {
         let bytes = files::whole(File::from(file), most)
             .map_err(|error| bad(format!("it cannot be read: {error}"), &path))?;
         let bytes = bytes.ok_or_else(|| bad(format!("it is larger than {most} bytes"), &path))?;
-        std::str::from_utf8(&bytes).map_err(|_| bad("it is not UTF-8 text".to_owned(), &path))?;
+        text::decode(&bytes).map_err(|why| bad(why, &path))?;
         Ok(Some(TextFile::new(path.clone(), &bytes)))
     }
 
@@ -129,7 +129,10 @@ impl<'a> ScriptFolder<'a> {
 
 impl TextFile {
     pub fn new(path: PathBuf, bytes: &[u8]) -> TextFile {
-        let text = String::from_utf8_lossy(bytes).into_owned();
+        let text = text::decode(bytes).map_or_else(
+            |_| String::from_utf8_lossy(bytes).into_owned(),
+            str::to_owned,
+        );
         let sha256 = crate::base::sha256_hex(bytes);
         TextFile {
             path,

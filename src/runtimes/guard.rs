@@ -1,9 +1,9 @@
-//! The guard: what a call starts with where tools write below what it reads. Its interpreter loads
-//! no code from there.
+//! What interpreters load before a script. The guard: where tools write below what a call reads,
+//! its interpreter loads no code from there. And for Bun, what makes its output blocking.
 //!
-//! It protects a tool from its neighbours, not the host from the tool, so it is not a layer. Python
-//! finds it by a virtual environment, so that children and worker processes have it, too; Node and
-//! Bun preload it.
+//! The guard protects a tool from its neighbours, not the host from the tool, so it is not a layer.
+//! Python finds it by a virtual environment, so that children and worker processes have it, too;
+//! Node and Bun preload it.
 
 use super::binary::small_text;
 use crate::manifest::Language;
@@ -24,6 +24,8 @@ pub struct Guard {
 const NODE: &str = "--require=/.toolhost/guard.cjs";
 /// A file without an ending is text: Bun asks no plugin about it.
 const BUN: &str = "--preload=/.toolhost/guard.cjs --loader=:text";
+/// Makes what Bun prints blocking. (Node prints so, because `seccomp` lets it do nothing else.)
+const BUN_OUTPUT: &str = "--preload=/.toolhost/output.mjs";
 /// The programs of the virtual environment.
 const BIN: &str = "/.toolhost/python/bin";
 
@@ -56,6 +58,9 @@ pub fn guard(shape: &Shape) -> Guard {
     let Program::Path(program) = &shape.runtime.program else {
         return guard;
     };
+    if shape.runtime.language == Language::Bun {
+        guard.file("output.mjs", include_str!("shims/output.mjs"));
+    }
     if shape.written.is_empty() {
         return guard;
     }
@@ -107,14 +112,21 @@ impl Guard {
     }
 }
 
-/// Adds to the variables of a call what guards the interpreters that it starts.
-pub fn guard_children(shape: &Shape, lines: &mut Vec<String>) {
-    for (name, own) in [
-        ("NODE_OPTIONS=", format!("{NODE} ")),
-        ("BUN_OPTIONS=", format!("{BUN} ")),
-        ("PATH=", format!("{BIN}:")),
+/// Adds to the variables of a call what guards the interpreters that it starts, and what makes the
+/// output of Bun and of its children blocking.
+pub fn set_variables(shape: &Shape, lines: &mut Vec<String>) {
+    let is_guarded = !shape.written.is_empty();
+    for (name, own, applies) in [
+        ("NODE_OPTIONS=", format!("{NODE} "), is_guarded),
+        ("BUN_OPTIONS=", format!("{BUN} "), is_guarded),
+        (
+            "BUN_OPTIONS=",
+            format!("{BUN_OUTPUT} "),
+            shape.runtime.language == Language::Bun,
+        ),
+        ("PATH=", format!("{BIN}:"), is_guarded),
     ] {
-        if shape.written.is_empty() {
+        if !applies {
             continue;
         }
         match lines.iter_mut().find(|line| line.starts_with(name)) {

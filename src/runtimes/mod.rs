@@ -11,7 +11,7 @@ mod probe;
 mod python;
 mod trust;
 
-pub use guard::{Guard, guard, guard_children, lacks_guard};
+pub use guard::{Guard, guard, lacks_guard, set_variables};
 pub use javascript::npm;
 pub use trust::{OffLimits, outside};
 
@@ -122,6 +122,15 @@ pub fn named(
             path.display()
         ));
     }
+    let is_bun = path
+        .file_name()
+        .is_some_and(|name| name.to_string_lossy().starts_with("bun"));
+    // Bun runs what is written for Node, too.
+    let language = if language == Language::Nodejs && is_bun {
+        Language::Bun
+    } else {
+        language
+    };
     resolve(language, path, "policy", off_limits, None)
 }
 
@@ -179,7 +188,7 @@ fn binary(
         let name = language.name();
         return Err(format!(
             "{path} is not a {name} interpreter, but a launcher or something else; name the \
-            interpreter"
+            interpreter that it starts (`uv python find` and `pyenv which python` print it)"
         ));
     };
     let found = follow(&probe.executable(language, &found.path)?, off_limits)?;

@@ -26,6 +26,9 @@ const MAX_LISTED_EVENTS: usize = 3;
 /// The system call that every connection begins with.
 const SOCKET: &str = "socket";
 
+/// Calls that need sockets of a call's own, without a granted host too.
+const OWN_SOCKETS: [&str; 4] = [SOCKET, "bind", "listen", "accept"];
+
 /// What ran, and what was decided about it.
 pub(super) struct DenialContext<'a> {
     pub site: &'a ToolPaths,
@@ -252,12 +255,14 @@ fn denial_of(attempt: &Attempt, about: &DenialContext) -> Denial {
         Operation::Call => {
             let target = attempt.target.clone();
             let rule = format!("seccomp: {}", attempt.rule);
+            let own = OWN_SOCKETS.contains(&attempt.target.as_str());
             let narrower = Narrower::BuiltIn.name().to_owned();
             return Denial {
                 operation: "call".to_owned(),
                 target,
                 rule,
                 narrower,
+                ask: own.then(|| about.suggest_sockets()),
                 ..Denial::default()
             };
         }
@@ -390,8 +395,10 @@ pub(super) fn hints(
     let files = denials
         .iter()
         .filter(|denial| operations.contains(&denial.operation.as_str()));
-    let (spoken_of, others): (Vec<&Denial>, Vec<&Denial>) =
-        files.partition(|denial| words.contains(denial.target.as_str()));
+    let (spoken_of, others): (Vec<&Denial>, Vec<&Denial>) = files.partition(|denial| {
+        let is_socket = OWN_SOCKETS.contains(&denial.target.as_str());
+        words.contains(denial.target.as_str()) || is_socket && words.contains("ot permitted")
+    });
     let said = match (&spoken_of[..], &others[..]) {
         ([], []) => None,
         ([], others) => Some(format!("Also refused, perhaps unrelated: {}.", few(others))),
@@ -540,6 +547,17 @@ impl DenialContext<'_> {
         } else {
             path(&self.decision.governing.file)
         }
+    }
+
+    /// The lines that would request sockets of the call's own.
+    fn suggest_sockets(&self) -> String {
+        let place = self.place("/securityContext/requiredCapabilities");
+        format!(
+            "without sockets of its own the tool cannot listen, serve or use socket files: \
+             \"local-sockets\" in securityContext.requiredCapabilities ({place}), and \
+             [capabilities] grant = [{{ name = \"local-sockets\", why = \"…\" }}] in {}",
+            self.policy_file()
+        )
     }
 
     /// `file:line:column` of a part of the manifest; the file where it has no such part.

@@ -144,10 +144,10 @@ async fn read(secret: &SecretGrant, caller: &str) -> Result<String, String> {
         }
         SecretSource::Command(words) => run_command(words).await?,
     };
-    let value = String::from_utf8(bytes).map_err(|_| "it is not UTF-8".to_owned())?;
-    let value = value.strip_suffix('\n').map_or(value.as_str(), |value| {
-        value.strip_suffix('\r').unwrap_or(value)
-    });
+    let value = text::decode(&bytes)?;
+    let value = value
+        .strip_suffix('\n')
+        .map_or(value, |value| value.strip_suffix('\r').unwrap_or(value));
     // A header's value begins and ends without blanks (RFC 9110, section 5.5).
     let value = if secret.header.is_some() {
         value.trim()

@@ -235,9 +235,9 @@ fn what_cannot_be_counted_ends_the_call() {
     }
 }
 
-/// POSIX semaphores are made by link(2).
+/// POSIX semaphores are made by link(2), which is refused elsewhere where a folder is written live.
 #[test]
-fn python_multiprocessing_works_without_live_writes() {
+fn python_multiprocessing_works_whatever_is_written() {
     let script = "import json, multiprocessing, concurrent.futures as f\ndef square(n): return n * \
         n\ndef put(q): q.put(7)\nif __name__ == '__main__':\n\x20   with multiprocessing.Pool(2) \
         as pool: a = pool.map(square, [1, 2, 3])\n\x20   q = multiprocessing.Queue(); p = \
@@ -252,6 +252,6 @@ fn python_multiprocessing_works_without_live_writes() {
         playground.allow("live", "esc:live", &["./**"], &["./out/**"]);
         playground.settle();
         playground.expect("esc:none", "{}", "ok [[1, 4, 9], 7, [16]]");
-        playground.expect("esc:live", "{}", "ScriptError");
+        playground.expect("esc:live", "{}", "ok [[1, 4, 9], 7, [16]]");
     }
 }

@@ -482,6 +482,7 @@ fn every_policy_field_is_read_by_what_enforces_it() {
         services: _,       // services::judge → Decision::service
         digest,            // decide: Decision::digest
         source: _,         // reports: diff
+        authorities: _,    // spec: certificates in the view, and variables that name them
         fault: _,          // decide: every call is refused
     } = Policy::built_in();
     assert_eq!(

@@ -5,6 +5,15 @@ use std::fmt::{self, Display, Write as _};
 use std::io;
 use std::path::Path;
 
+/// The text of a file: UTF-8 without the byte order mark with which editors of Windows save it.
+pub fn decode(bytes: &[u8]) -> Result<&str, String> {
+    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
+    std::str::from_utf8(bytes).map_err(|error| match bytes {
+        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => "it is UTF-16: save it as UTF-8".to_owned(),
+        _ => format!("it is not UTF-8 (at byte {})", error.valid_up_to()),
+    })
+}
+
 /// One line: line breaks are escaped too.
 pub fn printable(text: &str) -> String {
     escape(text, false)

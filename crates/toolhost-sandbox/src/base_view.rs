@@ -21,14 +21,18 @@ pub const SYSTEM_FOLDERS: [&str; 14] = [
     "/lib32",
     "/libx32",
 ];
-/// All of the host's /etc that every tool sees: the CA bundle and local time.
-pub const SYSTEM_ETC: [&str; 5] = [
+/// All of the host's /etc that every tool sees: the CA bundle, local time, names of ports.
+pub const SYSTEM_ETC: [&str; 7] = [
     "/etc/ssl/certs",
     "/etc/pki/tls/certs",
     "/etc/pki/ca-trust/extracted",
     "/etc/ca-certificates",
     "/etc/localtime",
+    "/etc/services",
+    "/etc/protocols",
 ];
+/// The name of the machine in every call; it resolves to loopback.
+pub const HOST_NAME: &str = "tool";
 /// The rest of the tool's /etc: files made for the call, which show no account or host of this
 /// machine.
 pub const MADE_ETC: [&str; 5] = [

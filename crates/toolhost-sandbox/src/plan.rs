@@ -65,10 +65,11 @@ pub enum Step {
         access: u64,
     },
     LandlockRestrict(RawFd),
-    /// `recorder`: where the filter's listener is sent, if it has one.
+    /// `listener`: where the filter's listener is sent, if it has one, made with these flags.
     Seccomp {
         program: Vec<libc::sock_filter>,
-        recorder: Option<RawFd>,
+        listener: Option<RawFd>,
+        flags: libc::c_ulong,
     },
     /// Closes memory and descriptors to other processes of the same uid: prctl(PR_SET_DUMPABLE).
     Undumpable,

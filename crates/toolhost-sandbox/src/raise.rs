@@ -12,6 +12,7 @@ use crate::protocol::{self, LayerState};
 use crate::{plan, spec};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use toolhost_base::layer::Layer;
+use toolhost_base::quantity::Limit;
 
 /// What one layer is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,8 +107,8 @@ pub(crate) struct Raising<'a> {
     pub counters: Option<&'a cgroup::Counters>,
     pub ruleset: &'a OwnedFd,
     pub filter: &'a [nix::libc::sock_filter],
-    /// Where the recorder of the call waits for the filter's listener.
-    pub recorder: Option<RawFd>,
+    /// Where the recorder of the call, or the launcher, waits for the filter's listener.
+    pub listener: Option<RawFd>,
     pub last_capability: u32,
     pub executable: &'a OwnedFd,
     pub stdio: [RawFd; 3],
@@ -142,16 +143,16 @@ pub(crate) fn raise(r: &Raising) -> plan::Plan {
         counted: r.counters.is_some(),
         lasting: setup.spec.program.lasting,
     };
-    limits::raise(
-        &mut plan,
-        &setup.spec.limits,
-        r.file_bytes,
-        usage,
-        setup.slots,
-    ); // after opening files
+    let mut own = setup.spec.limits.clone();
+    // The recorder becomes the tool's user, too.
+    let recorders = u64::from(setup.spec.recorded);
+    let processes = own.get(Limit::Processes).saturating_add(recorders);
+    own.set(Limit::Processes, processes);
+    limits::raise(&mut plan, &own, r.file_bytes, usage, setup.slots); // after opening files
     privileges::drop_all(&mut plan, r.last_capability); // after the last step that needs one
     init::hide(&mut plan); // before the filter, which ignores PR_SET_DUMPABLE
-    seccomp::raise(&mut plan, r.filter, r.recorder); // last: nothing after it needs a refused call
+    let killable = setup.spec.recorded;
+    seccomp::raise(&mut plan, r.filter, r.listener, killable); // last: nothing after it needs a refused call
     init::raise(&mut plan, r.init, r.status); // the tool is a child of pid 1, behind the same layers
     let program = match &setup.spec.program.executable {
         spec::Executable::Path(path) => plan::Program::Path(view::text(path)),
@@ -163,11 +164,8 @@ pub(crate) fn raise(r: &Raising) -> plan::Plan {
 }
 
 /// The state of each layer on this machine once a launcher is ready.
-pub(crate) fn layer_states(
-    landlock_abi: i32,
-    counted: bool,
-    ports: Option<&[u16]>,
-) -> Vec<LayerState> {
+pub(crate) fn layer_states(landlock_abi: i32, counted: bool, spec: &spec::Spec) -> Vec<LayerState> {
+    let ports = spec.network.as_deref();
     let state = |row: &LayerRow| match row.layer {
         Layer::Cgroup if counted => ("cgroup", "counted by a control group".to_owned()),
         Layer::Cgroup => (
@@ -177,19 +175,26 @@ pub(crate) fn layer_states(
                 toolhost_base::quantity::SAMPLE_MS
             ),
         ),
-        Layer::Network if ports.is_some() => (
-            "active",
-            format!(
-                "only the name server and the relay can be reached, at ports {:?}",
-                ports.unwrap_or_default()
-            ),
-        ),
+        Layer::Network if ports.is_some() || spec.local_sockets => {
+            let own = spec
+                .local_sockets
+                .then(|| "the call's own sockets".to_owned());
+            let relay =
+                ports.map(|ports| format!("the name server and the relay, at ports {ports:?}"));
+            let all: Vec<String> = own.into_iter().chain(relay).collect();
+            ("active", format!("only {} can be reached", all.join(", ")))
+        }
         Layer::Landlock => {
             let lacks = landlock::missing_features(landlock_abi);
-            let rest = if lacks.is_empty() {
-                String::new()
+            let ports = if spec.local_sockets {
+                "; TCP is left to the network namespace and the relay"
             } else {
-                format!("; not covered: {}", lacks.join(", "))
+                ""
+            };
+            let rest = if lacks.is_empty() {
+                ports.to_owned()
+            } else {
+                format!("{ports}; not covered: {}", lacks.join(", "))
             };
             ("active", format!("ABI {landlock_abi}{rest}"))
         }

@@ -28,7 +28,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::sys::stat::{Mode, SFlag, fstat};
 use nix::sys::statvfs::{FsFlags, fstatvfs};
-use nix::unistd::{Pid, chroot, fchdir, setresgid, setresuid};
+use nix::unistd::{LinkatFlags, Pid, chroot, fchdir, linkat, setresgid, setresuid};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::File;
@@ -36,7 +36,7 @@ use std::io::{Seek, Write};
 use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use toolhost_base::{files, messages};
 
 /// Most entries of one call, and most bytes of them.
@@ -182,6 +182,9 @@ fn record(socket: OwnedFd, found: &File, rules: &Recorded) -> Result<(), Errno> 
         let named = recorded::named(notif.number);
         let errno = match rules.refuses(notif.number, &notif.args) {
             Some(errno) => Some(errno as i32),
+            None if rules.notifies(notif.number) => {
+                Some(link(&proc, &notif).map_or_else(|errno| errno as i32, |()| 0))
+            }
             None if named.is_empty() => Some(libc::EPERM),
             None => None,
         };
@@ -196,6 +199,7 @@ fn record(socket: OwnedFd, found: &File, rules: &Recorded) -> Result<(), Errno> 
                         .parent,
                 )
             }
+            (Some(0), _) => {}
             (Some(errno), _) => entries.call(notif.number, errno),
             (None, Some(init)) if notif.thread != init && !entries.full => {
                 inside = inside || enter(&proc, notif.thread)?;
@@ -233,9 +237,20 @@ fn enter(proc: &OwnedFd, task: u32) -> Result<bool, Errno> {
 }
 
 /// Waits for the filter's listener.
-fn listener(socket: &OwnedFd) -> Result<OwnedFd, Errno> {
+pub fn listener(socket: &OwnedFd) -> Result<OwnedFd, Errno> {
     let (_, descriptors) = messages::receive_bytes(socket.as_fd(), &mut [0])?;
     descriptors.into_iter().next().ok_or(Errno::EBADF)
+}
+
+/// Makes the link of link(2), if both names lie directly in /dev/shm.
+pub fn link(proc: &OwnedFd, asked: &SeccompNotification) -> Result<(), Errno> {
+    let task = Task {
+        proc,
+        thread: asked.thread,
+    };
+    let from = task.shared_memory_at(asked.args[0])?;
+    let to = task.shared_memory_at(asked.args[1])?;
+    linkat(AT_FDCWD, &from, AT_FDCWD, &to, LinkatFlags::empty())
 }
 
 /// The record of one call: distinct entries, as lines of JSON in a memory file.
@@ -453,6 +468,18 @@ impl Task<'_> {
             bytes.extend(&page[..read]);
         }
         Err(Errno::ENAMETOOLONG)
+    }
+
+    /// The path at this address, if its place is directly in /dev/shm; else EPERM.
+    fn shared_memory_at(&self, address: u64) -> Result<PathBuf, Errno> {
+        let bytes = self.path_at(address).map_err(|_| Errno::EPERM)?;
+        let path = PathBuf::from(OsStr::from_bytes(&bytes));
+        let name = path.strip_prefix("/dev/shm").map_err(|_| Errno::EPERM)?;
+        let mut parts = name.components();
+        match (parts.next(), parts.next()) {
+            (Some(Component::Normal(_)), None) => Ok(path),
+            _ => Err(Errno::EPERM),
+        }
     }
 
     /// Where a path leads and the rule that refuses this operation there; `None`: the view refuses

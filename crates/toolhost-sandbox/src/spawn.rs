@@ -185,7 +185,11 @@ fn perform(child: &Child, step: &Step) -> libc::c_long {
             Step::LandlockRestrict(ruleset) => {
                 libc::syscall(libc::SYS_landlock_restrict_self, *ruleset, 0)
             }
-            Step::Seccomp { program, recorder } => filter(program, *recorder),
+            Step::Seccomp {
+                program,
+                listener,
+                flags,
+            } => filter(program, *listener, *flags),
             Step::Undumpable => libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0).into(),
             Step::Start => {
                 let data = (&raw const *child).cast_mut().cast();
@@ -262,14 +266,16 @@ fn allow_path(ruleset: RawFd, path: &CStr, access: u64) -> libc::c_long {
     }
 }
 
-fn filter(program: &[libc::sock_filter], recorder: Option<RawFd>) -> libc::c_long {
+fn filter(
+    program: &[libc::sock_filter],
+    listener: Option<RawFd>,
+    flags: libc::c_ulong,
+) -> libc::c_long {
     let fprog = libc::sock_fprog {
         len: program.len() as u16,
         filter: program.as_ptr().cast_mut(),
     };
-    let listened =
-        libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
-    let flags = if recorder.is_some() { listened } else { 0 };
+    let flags = if listener.is_some() { flags } else { 0 };
     // SAFETY: `fprog` is a local that points to a program of this length.
     let made = unsafe {
         libc::syscall(
@@ -279,8 +285,8 @@ fn filter(program: &[libc::sock_filter], recorder: Option<RawFd>) -> libc::c_lon
             &raw const fprog,
         )
     };
-    match recorder {
-        Some(recorder) if made >= 0 => hand_over(recorder, made as RawFd),
+    match listener {
+        Some(socket) if made >= 0 => hand_over(socket, made as RawFd),
         _ => made,
     }
 }

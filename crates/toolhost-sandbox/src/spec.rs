@@ -32,6 +32,8 @@ pub struct Spec {
     /// Ports at which the launcher's network namespace listens, beside the stub's; `None`: an empty
     /// namespace.
     pub network: Option<Vec<u16>>,
+    /// The program may have sockets of its own: servers on loopback, socket files in scratch.
+    pub local_sockets: bool,
     pub limits: Limits,
     /// Whose calls the launcher serves; only the host reads it.
     #[serde(skip)]
@@ -57,6 +59,7 @@ impl Spec {
             links: Vec::new(),
             files: Vec::new(),
             network: None,
+            local_sockets: false,
             limits: Limits::built_in(),
             principal: String::new(),
             recorded: false,

@@ -65,7 +65,8 @@ except OSError as e: print(e.errno)'";
     assert_eq!(
         attack(script, &[PATH], |plan: &mut Plan| {
             privileges::no_new(plan);
-            seccomp::raise(plan, &seccomp::program(seccomp::Variant::default()), None);
+            let filter = seccomp::program(seccomp::Variant::default());
+            seccomp::raise(plan, &filter, None, false);
         })
         .1,
         "1",
@@ -80,7 +81,7 @@ fn landlock() {
     let script = format!("echo x > {}", file.display());
     assert_eq!(attack(&script, &[PATH], |_| {}).0, 0, "control");
     std::fs::remove_file(&file).expect("the control made it");
-    let mut rules = landlock::RuleBuilder::new(sys::landlock_abi()).expect("a ruleset");
+    let mut rules = landlock::RuleBuilder::new(sys::landlock_abi(), false).expect("a ruleset");
     rules = rules
         .allow(&open("/"), true, landlock::Right::ReadRun)
         .expect("a rule");
@@ -294,13 +295,13 @@ fn network_of_granted_hosts() {
             );
         }
         crate::layers::network::raise().expect("a network namespace");
-        let sockets = crate::layers::network::open(&[80, 40_000]).expect("the layer");
+        let sockets = crate::layers::network::open(Some(&[80, 40_000]), false).expect("the layer");
         assert_eq!(sockets.len(), 4);
         let many: Vec<u16> = (100..129).collect();
         assert!(
             [&[53][..], &[0], &many]
                 .iter()
-                .all(|ports| crate::layers::network::open(ports).is_err())
+                .all(|ports| crate::layers::network::open(Some(ports), false).is_err())
         );
         let reached =
             TcpStream::connect("192.0.2.1:80").expect("control: a granted port, at any address");

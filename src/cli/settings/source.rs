@@ -1,7 +1,7 @@
 //! Where settings come from: variables, the folders of a user, and files that only their owner can
 //! have written.
 
-use crate::base::files;
+use crate::base::{files, text};
 use nix::fcntl::OFlag;
 use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
@@ -28,7 +28,7 @@ pub fn guarded_text(file: &Path) -> Result<String, String> {
             _ => None,
         },
     );
-    String::from_utf8(bytes?).map_err(|e| e.to_string())
+    text::decode(&bytes?).map(str::to_owned)
 }
 
 /// Reads a regular file of at most so many bytes; never waits on a pipe.

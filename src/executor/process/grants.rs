@@ -6,7 +6,7 @@
 //! refuses the call and names the fix.
 
 use super::inspect::{
-    check_writable, explain, look, outside_repositories, refuse, specials, specials_at,
+    check_writable, explain, look, no_sockets, outside_repositories, refuse, specials, specials_at,
 };
 use crate::base::files::{self, Stamp, without_links};
 use crate::base::mask::Hidden;
@@ -14,7 +14,9 @@ use crate::base::place::Mounts;
 use crate::base::text::printable;
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
-use crate::policy::{Access, Area, Grant, Opening, ReadFile, Script, Shape, literal, name_matches};
+use crate::policy::{
+    self, Access, Area, Grant, Opening, ReadFile, Script, Shape, literal, name_matches,
+};
 use crate::quantity::{MAX_SCRIPT_BYTES, MAX_SNAPSHOT_FILES};
 use crate::sandbox::{Mount, StagedFolder, Totals, identity};
 use nix::errno::Errno;
@@ -36,6 +38,9 @@ pub struct ResolvedGrants {
     pub masks: Vec<PathBuf>,
     /// The size of the folders that are written live, before the call.
     pub before: Totals,
+    /// Certificates of the shape's authorities. Read for each call, so that one that was removed
+    /// loses its trust.
+    pub authorities: String,
 }
 
 /// Resolves every grant of `shape` on this machine. `script`: the shape's script is a file here,
@@ -80,6 +85,9 @@ impl GrantPlan {
                     self.missing.push(path.clone());
                     return Ok(());
                 };
+                if shape.local_sockets {
+                    no_sockets(&folder, path)?;
+                }
                 if grant.access == Access::Write {
                     let (kept, totals) = check_writable(&folder, path)?;
                     // A kept entry is opened with the rights of the grant's owner, even if another
@@ -178,10 +186,17 @@ fn resolve_existing(shape: &Shape, script: bool) -> Result<(ResolvedGrants, Vec<
         );
     }
     forbid_execution(&mut mounts, &shape.written)?;
+    let authorities = shape.authorities.iter().map(|file| {
+        policy::certificates(file).map_err(|problem| {
+            let message = "the certificates for a host cannot be used, so nothing was run";
+            Fault::new(Kind::CapabilityError, message).person(problem.to_string())
+        })
+    });
     let mut resolved = ResolvedGrants {
         mounts: uncovered(mounts),
         stages: stages.into_values().collect(),
         masks,
+        authorities: authorities.collect::<Result<_, _>>()?,
         ..ResolvedGrants::default()
     };
     resolved

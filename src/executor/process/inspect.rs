@@ -13,7 +13,7 @@ use nix::sys::stat::{FileStat, fstat, lstat};
 use std::collections::BTreeSet;
 use std::fs::Metadata;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use walkdir::DirEntry;
@@ -125,6 +125,19 @@ pub fn specials(folder: &OwnedFd, path: &Path) -> Result<Vec<PathBuf>, Fault> {
     })?;
     found.sort();
     Ok(found)
+}
+
+/// Refuses a folder with a socket file for a tool that may connect to one: somebody outside may
+/// listen there.
+pub fn no_sockets(folder: &OwnedFd, path: &Path) -> Result<(), Fault> {
+    let message = "a folder of a tool with local-sockets holds a socket file, or too much to check";
+    walk(folder, path, message, false, |place, entry, _| {
+        if entry.file_type().is_socket() {
+            let person = format!("{}: move the socket out of the folder", place.display());
+            return Err(refuse(message, person));
+        }
+        Ok(())
+    })
 }
 
 /// As `specials`, for a path. A folder that cannot be opened holds none.

@@ -64,7 +64,7 @@ pub fn spec(shape: &Shape, resolved: grants::ResolvedGrants, extra: &RoleNeeds) 
     // The time limit comes with each call.
     limits.set(Limit::TimeoutMs, 0);
     let mut variables = shape_lines(shape);
-    runtimes::guard_children(shape, &mut variables);
+    runtimes::set_variables(shape, &mut variables);
     let mut files = guard.files;
     if shape.entry_point.is_some()
         && let (Some(text), Some(path)) = (
@@ -74,6 +74,9 @@ pub fn spec(shape: &Shape, resolved: grants::ResolvedGrants, extra: &RoleNeeds) 
     {
         let name = path.rsplit('/').next().unwrap_or(path);
         files.push((name.to_owned(), text.to_owned()));
+    }
+    if !resolved.authorities.is_empty() {
+        files.extend(authorities(resolved.authorities, &mut variables));
     }
     let built = shape.built.iter().filter_map(|built| built.link.clone());
     Spec {
@@ -98,10 +101,43 @@ pub fn spec(shape: &Shape, resolved: grants::ResolvedGrants, extra: &RoleNeeds) 
         files,
         variables: Hidden(variables),
         network: (!shape.network.hosts().is_empty()).then(|| shape.network.ports()),
+        local_sockets: shape.local_sockets,
         limits,
         principal: extra.principal.clone(),
         recorded: shape.observe && extra.role.is_none(),
     }
+}
+
+/// Where Linux systems keep the certificates of the machine in one file.
+const MACHINE_AUTHORITIES: [&str; 3] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/cert.pem",
+];
+
+/// The files with which a tool trusts more certificates, and the variables that name them, each
+/// unless the manifest sets it. Node and Bun add their file to what they trust; others trust what
+/// is in theirs alone.
+fn authorities(own: String, variables: &mut Vec<String>) -> [(String, String); 2] {
+    for (name, file) in [
+        ("NODE_EXTRA_CA_CERTS", "authority.pem"),
+        ("SSL_CERT_FILE", "authorities.pem"),
+        ("REQUESTS_CA_BUNDLE", "authorities.pem"),
+        ("CURL_CA_BUNDLE", "authorities.pem"),
+    ] {
+        let begin = format!("{name}=");
+        if !variables.iter().any(|line| line.starts_with(&begin)) {
+            variables.push(format!("{begin}/.toolhost/{file}"));
+        }
+    }
+    let machine = MACHINE_AUTHORITIES
+        .iter()
+        .find_map(|file| std::fs::read_to_string(file).ok())
+        .unwrap_or_default();
+    [
+        ("authorities.pem".to_owned(), format!("{machine}\n{own}")),
+        ("authority.pem".to_owned(), own),
+    ]
 }
 
 /// `NAME=value` lines of every call of a shape: what all tools get, then literals of the shape and

@@ -16,6 +16,9 @@ pub enum CapabilityKind<'a> {
     Secret(&'a str),
     /// `ask:elicitation`: a policy must grant that the tool asks the person at its client.
     Ask,
+    /// `local-sockets`: a policy must grant that the tool has sockets of its own, on loopback and
+    /// in its scratch.
+    LocalSockets,
     /// Something that the machine has if the host's configuration says so (`capabilities`). It
     /// opens nothing.
     Declared,
@@ -23,11 +26,12 @@ pub enum CapabilityKind<'a> {
     Unknown,
 }
 
-const KNOWN: [&str; 7] = [
+const KNOWN: [&str; 8] = [
     "subprocess",
     "env:NAME",
     "secret:NAME",
     "ask:elicitation",
+    "local-sockets",
     "gpu",
     "long-running",
     "files:input",
@@ -40,6 +44,7 @@ pub fn kind(word: &str) -> CapabilityKind<'_> {
         "long-running" | "files:input" => CapabilityKind::Later,
         "gpu" => CapabilityKind::Declared,
         "ask:elicitation" => CapabilityKind::Ask,
+        "local-sockets" => CapabilityKind::LocalSockets,
         _ => match word.split_once(':') {
             Some(("env", name)) if environment::refusal_reason(name, "").is_none() => {
                 CapabilityKind::Env(name)
@@ -81,7 +86,10 @@ pub fn offerable(word: &str) -> Result<(), String> {
 
 pub fn grantable(word: &str) -> Result<(), String> {
     let why = match kind(word) {
-        CapabilityKind::Free | CapabilityKind::Env(_) | CapabilityKind::Ask => return Ok(()),
+        CapabilityKind::Free
+        | CapabilityKind::Env(_)
+        | CapabilityKind::Ask
+        | CapabilityKind::LocalSockets => return Ok(()),
         CapabilityKind::Secret(_) => {
             "is granted by an entry of [secrets] grant in the tool's policy, which says where it \
             lies"

@@ -5,7 +5,7 @@
 use super::capability::{self, Capability};
 use super::document::{FileProblem, Origin, PolicyEntry, TomlDocument};
 use super::files::{self, FileRules};
-use super::hosts::{self, HostGrant};
+use super::hosts::{self, HostAuthority, HostGrant};
 use super::packages::{self, PackagesAllowed};
 use super::secrets::{self, SecretGrant};
 use super::services::{self, ServiceRule};
@@ -93,6 +93,8 @@ pub struct Policy {
     pub runtimes: BTreeMap<Language, NamedRuntime>,
     pub capabilities: Vec<Capability>,
     pub hosts: Vec<PolicyEntry<HostGrant>>,
+    /// The certificates by which tools trust hosts that get no header.
+    pub authorities: Vec<HostAuthority>,
     pub secrets: Vec<PolicyEntry<SecretGrant>>,
     pub packages: BTreeMap<Ecosystem, PolicyEntry<PackagesAllowed>>,
     pub services: Vec<ServiceRule>,
@@ -207,7 +209,11 @@ pub fn read(source: &str, file: &Path, host: bool, root: &Path) -> (Option<Polic
     } else {
         secrets::read(it, &name, beside)
     };
-    hosts::set_authorities(it, &mut secrets, beside);
+    let authorities = hosts::set_authorities(it, &mut secrets, beside);
+    if let Some(first) = authorities.first().filter(|_| host) {
+        let message = "its `ca` has no effect here: write it in the policies of tools";
+        it.fault("/network/hosts", format!("`{}`: {message}", first.pattern));
+    }
     let packages = packages::read(it, Origin { name: &name, file });
     let policy = Policy {
         name,
@@ -231,6 +237,7 @@ pub fn read(source: &str, file: &Path, host: bool, root: &Path) -> (Option<Polic
         runtimes: runtimes(it),
         capabilities: capability::read(it, host),
         hosts,
+        authorities,
         secrets,
         packages,
         services: services::read(it),

@@ -166,7 +166,14 @@ struct HostLine {
     why: String,
 }
 
-/// The CA certificates for those hosts of an entry that get a header.
+/// The CA certificates by which a tool trusts hosts, beside those of the machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostAuthority {
+    pub pattern: HostPattern,
+    pub file: PathBuf,
+}
+
+/// The CA certificates of an entry.
 #[derive(Deserialize)]
 struct Authority {
     host: String,
@@ -208,13 +215,14 @@ pub fn read(document: &mut Reader<'_>, policy: &str) -> Vec<PolicyEntry<HostGran
     found
 }
 
-/// Sets the `ca` of each header from its host's entry. `folder`: the policy file's, where relative
-/// paths start.
+/// Sets the `ca` of each header from its host's entry, and returns those of the entries that hold
+/// the host of no header. `folder`: the policy file's, where relative paths start.
 pub fn set_authorities(
     document: &mut Reader<'_>,
     secrets: &mut [PolicyEntry<SecretGrant>],
     folder: &Path,
-) {
+) -> Vec<HostAuthority> {
+    let mut others = Vec::new();
     for (_, Authority { host, ca }) in document.list("/network/hosts") {
         let (Some(ca), Ok(pattern)) = (ca, host::parse_pattern(&host)) else {
             continue;
@@ -234,16 +242,14 @@ pub fn set_authorities(
                 .replace(ca.clone())
                 .is_some_and(|other| other != ca)
         });
-        let message = if unused {
-            "its `ca` has no effect: no [secrets] header goes to it, and other TLS is the \
-                tool's own"
+        if unused {
+            others.push(HostAuthority { pattern, file: ca });
         } else if other {
-            "another entry with this host has another `ca`: write the same one"
-        } else {
-            continue;
-        };
-        document.fault("/network/hosts", format!("`{pattern}`: {message}"));
+            let message = "another entry with this host has another `ca`: write the same one";
+            document.fault("/network/hosts", format!("`{pattern}`: {message}"));
+        }
     }
+    others
 }
 
 pub fn ranges(document: &mut Reader<'_>, entry: &str) -> Vec<IpNet> {

@@ -180,8 +180,11 @@ impl Policies {
         let named = sources
             .flat_map(SecretSource::named_files)
             .map(Path::to_path_buf);
-        let authorities = secrets().filter_map(|grant| grant.header.as_ref()?.ca.clone());
-        let authorities: BTreeSet<PathBuf> = authorities.collect();
+        let own = self.list.iter().flat_map(|policy| &policy.authorities);
+        let authorities: BTreeSet<PathBuf> = secrets()
+            .filter_map(|grant| grant.header.as_ref()?.ca.clone())
+            .chain(own.map(|authority| authority.file.clone()))
+            .collect();
         let files: Vec<PathBuf> = named
             .chain(locks)
             .chain(authorities.iter().cloned())

@@ -8,8 +8,9 @@ use crate::base::layer::Layer;
 use crate::base::text::printable;
 use crate::manifest::{Handler, Language, Manifest, environment};
 use crate::policy::grammar::capability::{kind, unknown};
-use crate::policy::grammar::{Capability, CapabilityKind, Policy};
+use crate::policy::grammar::{Capability, CapabilityKind, Grant, Policy};
 use std::collections::BTreeMap;
+use std::path::Path;
 
 /// Needs that the manifest alone shows: features that are not built yet, and unknown capabilities.
 pub fn needs_of(manifest: &Manifest) -> Vec<Need> {
@@ -26,6 +27,12 @@ pub fn needs_of(manifest: &Manifest) -> Vec<Need> {
     later.into_iter().chain(unknown).collect()
 }
 
+/// The files that a tool is granted, and its own folder.
+pub struct GrantedFiles<'a> {
+    pub grants: &'a [Grant],
+    pub folder: &'a Path,
+}
+
 /// Why a capability cannot be met on this machine, whatever a policy says.
 fn missing(machine: &Machine, manifest: &Manifest, word: &str) -> Option<&'static str> {
     let module = matches!(
@@ -37,6 +44,7 @@ fn missing(machine: &Machine, manifest: &Manifest, word: &str) -> Option<&'stati
     );
     match kind(word) {
         CapabilityKind::Free if module => Some("a WASI module starts no processes"),
+        CapabilityKind::LocalSockets if module => Some("a WASI module has no sockets of its own"),
         CapabilityKind::Env(name) if !machine.environment.contains_key(name) => {
             Some("this host does not offer it, or it is not set")
         }
@@ -49,11 +57,30 @@ fn missing(machine: &Machine, manifest: &Manifest, word: &str) -> Option<&'stati
     }
 }
 
-/// Answers all capabilities that are not secrets.
+/// A program outside may listen at a socket file that a grant shows: a read-only mount does not stop
+/// connect(2), nor does Landlock. The own folder is looked at when a call starts.
+fn sockets_refusal(files: &GrantedFiles<'_>) -> Option<Refusal> {
+    let outside = files
+        .grants
+        .iter()
+        .find(|grant| !grant.area.folder().starts_with(files.folder))?;
+    let reason = format!(
+        "{} lies outside the script's own folder, and programs of this machine may listen at a \
+         socket file there: grant one of the two",
+        outside.asked
+    );
+    Some(Refusal {
+        narrower: Narrower::BuiltIn,
+        reason,
+    })
+}
+
+/// Answers all capabilities that are not secrets. `files`: what the tool is granted.
 pub fn answer(
     manifest: &Manifest,
     ceilings: &Ceilings<'_>,
     machine: &Machine,
+    files: &GrantedFiles<'_>,
     answers: &mut Answers,
 ) {
     for (index, word) in manifest.requested.capabilities.iter().enumerate() {
@@ -83,6 +110,13 @@ pub fn answer(
             None if matches!(kind, CapabilityKind::Free | CapabilityKind::Declared) => Ok(None),
             None => granted.map(Some),
         };
+        let refusal = (kind == CapabilityKind::LocalSockets)
+            .then(|| sockets_refusal(files))
+            .flatten();
+        let granted = match refusal {
+            Some(refusal) if granted.is_ok() => Err(refusal),
+            _ => granted,
+        };
         answers.verdicts.push(match granted {
             Ok(entry) => met(word, kind, entry, ceilings.policy),
             Err(refusal) => refusal.verdict(RequestKind::Capability, word, &[]),
@@ -97,17 +131,21 @@ fn met(
     entry: Option<&Capability>,
     policy: &Policy,
 ) -> Verdict {
-    let layer = match kind {
-        CapabilityKind::Free => Some(Layer::Seccomp),
-        CapabilityKind::Env(_) => Some(Layer::Environment),
-        _ => None,
+    let layers: &[Layer] = match kind {
+        CapabilityKind::Free => &[Layer::Seccomp],
+        CapabilityKind::Env(_) => &[Layer::Environment],
+        CapabilityKind::LocalSockets => &[Layer::Network, Layer::Landlock, Layer::Seccomp],
+        _ => &[],
     };
     let effective = match kind {
         CapabilityKind::Env(name) => format!("{name}, with the host's own text (never shown)"),
         CapabilityKind::Ask => "a form at the client that called it".to_owned(),
+        CapabilityKind::LocalSockets => {
+            "servers and socket files that only its own call reaches".to_owned()
+        }
         _ => word.to_owned(),
     };
-    let verdict = Verdict::met(RequestKind::Capability, word, effective, layer.as_slice());
+    let verdict = Verdict::met(RequestKind::Capability, word, effective, layers);
     match (entry, kind) {
         (Some(entry), _) => {
             let rule = format!("{}: {}", policy.name, entry.name);

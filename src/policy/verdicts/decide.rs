@@ -1,6 +1,7 @@
 //! The decision: manifest ∩ policy ∩ host cap on this machine. Nothing is started, and no argument
 //! of a call is read.
 
+use super::capability::GrantedFiles;
 use super::ceiling::Ceilings;
 use super::decision::{Conditions, Decision, Governing, Grants, Identity, PackageDecision};
 use super::files::FileRequests;
@@ -15,7 +16,9 @@ use crate::base::text;
 use crate::fault::Fault;
 use crate::manifest::{Handler, Language, Manifest, StderrRule, ToolPaths, pattern};
 use crate::policy::grammar::files::SCRIPT_FOLDER;
-use crate::policy::grammar::{Area, Ecosystem, Grant, Mode, Policies, Policy, Selector};
+use crate::policy::grammar::{
+    Area, CapabilityKind, Ecosystem, Grant, HostGrant, Mode, Policies, Policy, Selector,
+};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -293,7 +296,11 @@ impl Case<'_> {
         let files = requests.grants_of(manifest, answers);
         let hosts = hosts::grants_of(&manifest.requested.hosts, &self.ceilings, answers);
         answers.lacks.extend(self.missing_labels());
-        capability::answer(manifest, &self.ceilings, self.machine, answers);
+        let granted = GrantedFiles {
+            grants: &files,
+            folder: &site.folder,
+        };
+        capability::answer(manifest, &self.ceilings, self.machine, &granted, answers);
         let secrets = secrets::grants_of(manifest, &self.ceilings, &hosts, &files, answers);
         let service = services::grant_of(manifest, &self.ceilings, self.machine, answers);
         let variables = capability::variables_of(manifest, self.machine, answers);
@@ -432,6 +439,19 @@ impl Case<'_> {
             .or_else(|| faults::unavailable(decision, self.subject.manifest))
     }
 
+    /// The certificates that the policy names for these hosts.
+    fn authorities(&self, hosts: &[HostGrant]) -> Vec<PathBuf> {
+        let named = self.ceilings.policy.authorities.iter();
+        named
+            .filter(|authority| {
+                hosts
+                    .iter()
+                    .any(|host| authority.pattern.overlap(&host.pattern).is_some())
+            })
+            .map(|authority| authority.file.clone())
+            .collect()
+    }
+
     /// The shape, which the sandbox enforces.
     fn shape(&self, decision: &Decision) -> Result<Shape, Fault> {
         let Some(runtime) = &decision.grants.runtime else {
@@ -453,6 +473,8 @@ impl Case<'_> {
             folder: identity.folder.clone(),
             grants: grants.files.clone(),
             network: grants.network(),
+            authorities: self.authorities(&grants.hosts),
+            local_sockets: decision.has(CapabilityKind::LocalSockets),
             secrets: grants.secrets.clone(),
             limits: limits::of_shape(&decision.limits),
             env: grants.variables.clone(),

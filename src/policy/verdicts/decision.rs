@@ -151,10 +151,15 @@ impl Decision {
 
     /// Whether the tool may ask the person at the client that called it.
     pub fn may_ask(&self) -> bool {
+        self.has(CapabilityKind::Ask)
+    }
+
+    /// Whether the tool requires this capability and has it.
+    pub fn has(&self, wanted: CapabilityKind<'_>) -> bool {
         self.verdicts.iter().any(|verdict| {
             verdict.what == RequestKind::Capability
                 && verdict.allowed
-                && kind(&verdict.asked) == CapabilityKind::Ask
+                && kind(&verdict.asked) == wanted
         })
     }
 

@@ -123,7 +123,8 @@ fn named_runtime(
         .get(&named.path)
         .ok_or("this path was not inspected at startup")?;
     let runtime = found.as_ref().map_err(String::clone)?;
-    if runtime.language == language {
+    let is_bun = language == Language::Nodejs && runtime.language == Language::Bun;
+    if runtime.language == language || is_bun {
         Ok(runtime.clone())
     } else {
         Err(format!("it runs {}", runtime.language.name()))

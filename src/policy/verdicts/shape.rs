@@ -119,6 +119,12 @@ pub struct Shape {
     pub folder: PathBuf,
     pub grants: Vec<Grant>,
     pub network: Network,
+    /// Files with certificates by which the tool trusts its hosts, beside those of the machine.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub authorities: Vec<PathBuf>,
+    /// Sockets on loopback and in scratch, which only the call itself reaches.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub local_sockets: bool,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<SecretGrant>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -153,6 +159,8 @@ impl Shape {
             folder: PathBuf::from("/tmp"),
             grants: Vec::new(),
             network: Network::None,
+            authorities: Vec::new(),
+            local_sockets: false,
             secrets: Vec::new(),
             packages: None,
             built: None,

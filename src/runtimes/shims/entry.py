@@ -10,9 +10,10 @@ import os
 import sys
 import types
 
-# Nothing of the tool has run yet: from here on, descriptor 1 is the log, also for child processes.
-ANSWER = os.dup(1)
-os.dup2(2, 1)
+if __name__ == "__main__":
+    # Nothing of the tool has run yet: from here on, descriptor 1 is the log, also for child processes.
+    ANSWER = os.dup(1)
+    os.dup2(2, 1)
 HERE = __file__
 DEEPEST = 128
 LARGEST, SMALLEST = 2**64 - 1, -(2**63)
@@ -376,4 +377,18 @@ def main():
         fail(describe(error, show(error), script))
 
 
-main()
+class Renamed:
+    """Finds in a process that multiprocessing spawned what `load` renamed: `script_json` is json.py on the path."""
+
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        from importlib import machinery, util
+
+        found = name.startswith("script_") and machinery.PathFinder.find_spec(name[7:])
+        return util.spec_from_file_location(name, found.origin) if found else None
+
+
+if __name__ == "__main__":
+    main()
+else:
+    sys.meta_path.append(Renamed)

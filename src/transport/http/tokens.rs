@@ -146,7 +146,7 @@ fn read(file: &Path) -> Result<(Stamp, Vec<TokenLine>), String> {
     let opened = opened.map_err(|e| at(e.to_string()))?;
     let stamp = Stamp::from(&opened.metadata().map_err(|e| at(e.to_string()))?);
     let bytes = files::checked(Ok(opened), MAX_FILE_BYTES, files::not_private).map_err(at)?;
-    let text = String::from_utf8(bytes).map_err(|_| at("it is not UTF-8".to_owned()))?;
+    let text = text::decode(&bytes).map_err(at)?;
     let mut lines: Vec<TokenLine> = Vec::new();
     for (number, written) in text
         .lines()

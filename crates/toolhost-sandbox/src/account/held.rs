@@ -48,6 +48,8 @@ pub struct DescriptorMemory {
     locks: u64,
     pub watches: u64,
     sent: u64,
+    /// The call may have sockets with names, which can hold data before anybody has a descriptor.
+    pub local_sockets: bool,
     /// Counting stops beyond this number of entries.
     pub max_watches: u64,
     /// CPU used when locks were counted last, ms.
@@ -71,6 +73,7 @@ impl Default for DescriptorMemory {
             locks: 0,
             watches: 0,
             sent: 0,
+            local_sockets: false,
             max_watches: u64::MAX,
             cpu_ms: 0,
             due: now,
@@ -103,6 +106,28 @@ impl DescriptorMemory {
         let locks = self.locks(|| Ok(pids.to_vec()), cpu_ms, room.saturating_sub(sum))?;
         // A descriptor on its way may be a socket, full itself.
         Ok(sum.saturating_add(locks + LOCK * self.watches + self.socket * self.sent))
+    }
+
+    /// Most bytes that the sockets of the call's network namespace hold: a connection that
+    /// waits, with what was sent to it, has no descriptor yet, and no group is charged for TCP.
+    pub fn sockets(&self) -> Result<u64, Errno> {
+        let tables: &[&str] = if self.local_sockets {
+            &["unix", "tcp", "tcp6", "udp", "udp6"]
+        } else {
+            &[]
+        };
+        let mut count = 0;
+        for table in tables {
+            let path = format!("/proc/net/{table}");
+            let text = fs::read(path).or_else(|error| match error.kind() {
+                // A kernel without IPv6.
+                std::io::ErrorKind::NotFound => Ok(Vec::new()),
+                _ => Err(errno(&error)),
+            })?;
+            let lines = text.iter().filter(|byte| **byte == b'\n').count();
+            count += lines.saturating_sub(1) as u64;
+        }
+        Ok(count * self.socket)
     }
 
     /// Bytes held by locks alone, which no group is charged; counting stops beyond `room`.

@@ -44,6 +44,8 @@ pub struct Sampler {
     /// Most bytes of file pages that one process was seen to have mapped.
     files: u64,
     pub peak: u64,
+    /// Most processes and threads of the tool that were seen at one time.
+    pub most_threads: u64,
 }
 
 /// The result of one sample.
@@ -108,6 +110,9 @@ impl Sampler {
         if sum.pages + sum.own > limit && largest + sum.own <= limit {
             sum.pages = self.counted_once(sum.pages, limit - sum.own)?;
         }
+        let all: u64 = self.seen.processes.values().map(|p| p.threads).sum();
+        // All but the init.
+        self.most_threads = self.most_threads.max(all.saturating_sub(1));
         let bytes = sum.pages + sum.own;
         self.peak = self.peak.max(bytes);
         let sessions: BTreeSet<u32> = self

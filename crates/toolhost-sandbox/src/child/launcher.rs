@@ -10,6 +10,8 @@ use crate::account::sampler::{Look, SESSIONS, Sampler};
 use crate::account::totals::Totals;
 use crate::account::walk::{MAX_LOOKS, OwnCpu, Seen, Walk, Walker};
 use crate::account::written::{Free, WriteWatch, fell, free_at};
+use crate::base_view::HOST_NAME;
+use crate::child::links::{LinkServer, Links};
 use crate::layers::scratch::{Scratch, Usage};
 use crate::layers::seccomp::recorded::Recorded;
 use crate::layers::view::{self, View};
@@ -158,7 +160,7 @@ fn serve(
             "this kernel has no Landlock, or it is off",
         )(Errno::ENOSYS));
     }
-    nix::unistd::sethostname("tool")
+    nix::unistd::sethostname(HOST_NAME)
         .map_err(Problem::from_layer("namespaces", "sethostname(2)"))?;
     let base = view::begin(identity, owner)?;
     let init = crate::child::init::image()?;
@@ -206,17 +208,12 @@ fn serve(
         .map_err(io("max_user_watches"))?;
     let watches =
         crate::layers::limits::share(watches.trim().parse().unwrap_or(u64::MAX), setup.slots);
-    let sockets = setup
-        .spec
-        .network
-        .as_deref()
-        .map(network::open)
-        .transpose()?
-        .unwrap_or_default();
+    let sockets = network::open(setup.spec.network.as_deref(), setup.spec.local_sockets)?;
     let variant = seccomp::Variant {
         sampled,
         live: setup.spec.live_folders().next().is_some(),
         networked: setup.spec.network.is_some(),
+        local: setup.spec.local_sockets,
     };
     let rules = setup.spec.recorded.then(|| Recorded::new(variant));
     let filter = rules
@@ -317,7 +314,12 @@ fn memory(
         }
         None => sampler.look(scratch, limit),
     };
+    let sockets = sampler.descriptors.sockets()?;
     match look {
+        Ok(look) => Ok(Look {
+            bytes: look.bytes.saturating_add(sockets),
+            ..look
+        }),
         Err(Errno::EACCES | Errno::EPERM) => Ok(Look {
             bytes: u64::MAX,
             ..Look::default()
@@ -344,17 +346,15 @@ struct Spawned {
     /// Set where the call writes folders live.
     written: Option<WriteWatch>,
     recorder: Option<Recorder>,
+    links: Option<Links>,
 }
 
 impl Launcher<'_> {
     /// Serves calls until the host is gone. `sockets`: handed to the host with `Ready`.
     fn calls(&mut self, sockets: Vec<OwnedFd>) -> Result<(), Problem> {
         let mut prepared = self.prepare()?;
-        let layers = crate::raise::layer_states(
-            self.abi,
-            self.counters.is_some(),
-            self.setup.spec.network.as_deref(),
-        );
+        let layers =
+            crate::raise::layer_states(self.abi, self.counters.is_some(), &self.setup.spec);
         let descriptors: Vec<BorrowedFd> = sockets.iter().map(AsFd::as_fd).collect();
         send(self.control, &FromLauncher::Ready { layers }, &descriptors)
             .map_err(io("reporting to the host"))?;
@@ -397,7 +397,8 @@ impl Launcher<'_> {
     /// Scratch and Landlock rules for the next call, made while no call waits.
     fn prepare(&self) -> Result<(Scratch, landlock::RuleBuilder), Problem> {
         let scratch = Scratch::raise(&self.setup, &self.view.late)?;
-        let mut rules = landlock::RuleBuilder::new(self.abi).map_err(ruleset_problem)?;
+        let mut rules = landlock::RuleBuilder::new(self.abi, self.setup.spec.local_sockets)
+            .map_err(ruleset_problem)?;
         for (file, folder, right) in self.view.allowed.iter().chain(&scratch.allowed) {
             rules = rules
                 .allow(file, *folder, *right)
@@ -509,6 +510,11 @@ impl Launcher<'_> {
             counters.begin()?;
         }
         let recorder = self.rules.as_ref().map(Recorder::start).transpose()?;
+        let serves_links = recorder.is_none() && self.setup.spec.live_folders().next().is_some();
+        let links = serves_links
+            .then(LinkServer::new)
+            .transpose()
+            .map_err(Problem::from_layer("seccomp", "socketpair(2)"))?;
         let (status, told) = nix::unistd::pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)
             .map_err(Problem::from_layer("namespaces", "pipe2(2)"))?;
         let plan = crate::raise::raise(&crate::raise::Raising {
@@ -517,7 +523,10 @@ impl Launcher<'_> {
             counters: self.counters.as_ref(),
             ruleset: &ruleset,
             filter: &self.filter,
-            recorder: recorder.as_ref().map(Recorder::socket),
+            listener: recorder
+                .as_ref()
+                .map(Recorder::socket)
+                .or(links.as_ref().map(LinkServer::socket)),
             last_capability: self.last_capability,
             executable: &self.executable,
             stdio: given.stdio.each_ref().map(AsRawFd::as_raw_fd),
@@ -538,6 +547,10 @@ impl Launcher<'_> {
             status,
             written,
             recorder,
+            links: links
+                .map(LinkServer::begin)
+                .transpose()
+                .map_err(Problem::from_layer("seccomp", "the filter's listener"))?,
         })
     }
 
@@ -598,10 +611,12 @@ impl Launcher<'_> {
             status,
             written,
             recorder,
+            links,
         } = spawned;
         let limits = &self.setup.spec.limits;
         let mut sampler = Sampler::default();
         sampler.descriptors.max_watches = self.watches;
+        sampler.descriptors.local_sockets = self.setup.spec.local_sockets;
         let folders = written
             .as_ref()
             .map_or(Ok(Vec::new()), WriteWatch::folders)
@@ -617,7 +632,7 @@ impl Launcher<'_> {
                 Walk::new(&self.walkers.written, written, MAX_LOOKS + more)
             }),
         };
-        let killed = self.wait(*pid, pidfd, deadline, || {
+        let killed = self.wait(*pid, pidfd, links.take(), deadline, || {
             let beside = own.excess_ms() + recorder.as_ref().map_or(0, Recorder::cpu_ms);
             self.over(&mut walks, scratch, beside)
         })?;
@@ -641,6 +656,7 @@ impl Launcher<'_> {
         &self,
         pid: i32,
         pidfd: &OwnedFd,
+        mut links: Option<Links>,
         deadline: Option<Instant>,
         mut over: impl FnMut() -> Result<Option<Killed>, Problem>,
     ) -> Result<Option<Killed>, Problem> {
@@ -657,17 +673,27 @@ impl Launcher<'_> {
                         .div_ceil(1000)
                         .min(SAMPLE_MS.into()) as u64
                 });
-            let mut wait = [
-                PollFd::new(pidfd.as_fd(), PollFlags::POLLIN),
-                PollFd::new(self.control, PollFlags::POLLIN),
-            ];
+            let files = [pidfd.as_fd(), self.control].into_iter();
+            let mut wait: Vec<_> = files
+                .chain(links.as_ref().map(AsFd::as_fd))
+                .map(|file| PollFd::new(file, PollFlags::POLLIN))
+                .collect();
             match poll(&mut wait, PollTimeout::from(left as u16)) {
                 Ok(_) | Err(Errno::EINTR) => {}
                 Err(errno) => return Err(io("poll(2)")(errno)),
             }
-            let said = wait[1].revents().is_some_and(|r| !r.is_empty());
-            if wait[0].revents().is_some_and(|r| !r.is_empty()) {
+            let shown: Vec<_> = wait.iter().filter_map(PollFd::revents).collect();
+            let said = !shown[1].is_empty();
+            if !shown[0].is_empty() {
                 return Ok(killed);
+            }
+            match shown.get(2) {
+                Some(shown) if shown.contains(PollFlags::POLLIN) => {
+                    links.iter().for_each(Links::answer);
+                }
+                // No process has the filter any more.
+                Some(shown) if !shown.is_empty() => links = None,
+                _ => {}
             }
             if said {
                 match receive::<ToLauncher>(self.control).map_err(io("the next message"))? {
@@ -821,13 +847,14 @@ impl Launcher<'_> {
             .unwrap_or_default();
         let scratch_full = scratch.usage()?.is_full;
         let peak = sampler.peak_with(waited.peak_bytes);
+        let limits = &self.setup.spec.limits;
         let mut exited = Exited {
             status: crate::child::init::wait_status(status).unwrap_or(waited.status),
             killed,
             cpu_ms: waited.cpu_ms,
             peak_memory_bytes: Some(peak),
             scratch_full,
-            processes_refused: false,
+            processes_refused: sampler.most_threads >= limits.get(Limit::Processes),
             recorder_lost: None,
         };
         if let Some(counters) = &self.counters {

@@ -1,6 +1,7 @@
-//! What runs in the processes of a launcher: the launcher itself, the init of a call, and its id
-//! maps.
+//! What runs in the processes of a launcher: the launcher itself, the init of a call, its id
+//! maps, and links that the launcher makes for it.
 
 pub mod idmap;
 pub mod init;
 pub mod launcher;
+pub mod links;

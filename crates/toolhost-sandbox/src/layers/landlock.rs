@@ -24,8 +24,8 @@ pub enum Right {
     List,
     /// Read, write, make and remove plain files and folders.
     Write,
-    /// As `Write`, and symbolic links and pipes: for the call's own scratch, where no grant is
-    /// shown below it.
+    /// As `Write`, and symbolic links and pipes, and sockets where a tool may have some: for the
+    /// call's own scratch, where no grant is shown below it.
     Scratch,
     /// Devices: read and write the file, no more.
     Device,
@@ -34,6 +34,7 @@ pub enum Right {
 /// A ruleset that is being filled.
 pub struct RuleBuilder {
     abi: ABI,
+    local: bool,
     created: RulesetCreated,
 }
 
@@ -51,7 +52,7 @@ pub fn missing_features(abi: i32) -> Vec<&'static str> {
     .collect()
 }
 
-fn rights(right: Right, abi: ABI, folder: bool) -> BitFlags<AccessFs> {
+fn rights(right: Right, local: bool) -> BitFlags<AccessFs> {
     let read = AccessFs::ReadFile | AccessFs::ReadDir;
     let write = read
         | AccessFs::WriteFile
@@ -61,27 +62,28 @@ fn rights(right: Right, abi: ABI, folder: bool) -> BitFlags<AccessFs> {
         | AccessFs::RemoveDir
         | AccessFs::Refer
         | AccessFs::Truncate;
-    let wanted = match right {
+    let sockets = if local {
+        AccessFs::MakeSock.into()
+    } else {
+        BitFlags::empty()
+    };
+    match right {
         Right::ReadRun => read | AccessFs::Execute,
         Right::Read => read,
         Right::List => AccessFs::ReadDir.into(),
         Right::Write => write,
-        Right::Scratch => write | AccessFs::MakeSym | AccessFs::MakeFifo,
+        Right::Scratch => write | AccessFs::MakeSym | AccessFs::MakeFifo | sockets,
         Right::Device => {
             AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::Truncate | AccessFs::IoctlDev
         }
-    };
-    let possible = if folder {
-        AccessFs::from_all(abi)
-    } else {
-        AccessFs::from_file(abi)
-    };
-    wanted & possible
+    }
 }
 
 impl RuleBuilder {
     /// A ruleset that handles everything this kernel's Landlock knows, and allows nothing yet.
-    pub fn new(abi: i32) -> Result<RuleBuilder, String> {
+    /// `local`: the tool may have sockets of its own. Landlock has no rule for a port that the
+    /// tool's own server got, so TCP is left to the network namespace and the relay.
+    pub fn new(abi: i32, local: bool) -> Result<RuleBuilder, String> {
         let abi = ABI::from(abi);
         fn text(e: ::landlock::RulesetError) -> String {
             e.to_string()
@@ -91,7 +93,7 @@ impl RuleBuilder {
             .set_compatibility(CompatLevel::HardRequirement)
             .handle_access(AccessFs::from_all(abi))
             .map_err(text)?;
-        if abi >= ABI::V4 {
+        if abi >= ABI::V4 && !local {
             ruleset = ruleset
                 .handle_access(AccessNet::from_all(abi))
                 .map_err(text)?;
@@ -101,33 +103,44 @@ impl RuleBuilder {
         }
         Ok(RuleBuilder {
             abi,
+            local,
             created: ruleset.create().map_err(text)?,
         })
     }
 
     pub fn allow(self, file: &OwnedFd, folder: bool, right: Right) -> Result<RuleBuilder, String> {
-        let access = rights(right, self.abi, folder);
+        let possible = if folder {
+            AccessFs::from_all(self.abi)
+        } else {
+            AccessFs::from_file(self.abi)
+        };
+        let access = rights(right, self.local) & possible;
         let rule = PathBeneath::new(file.as_fd(), access);
         let created = self.created.add_rule(rule).map_err(|e| e.to_string())?;
-        Ok(RuleBuilder {
-            abi: self.abi,
-            created,
-        })
+        Ok(RuleBuilder { created, ..self })
     }
 
     /// TCP connections to these ports and the stub's. Nothing is allowed to bind.
     pub fn connect(self, ports: &[u16]) -> Result<RuleBuilder, String> {
-        let RuleBuilder { abi, mut created } = self;
+        let RuleBuilder {
+            abi,
+            local,
+            mut created,
+        } = self;
         for port in ports
             .iter()
             .chain(&[super::network::DNS])
-            .filter(|_| abi >= ABI::V4)
+            .filter(|_| abi >= ABI::V4 && !local)
         {
             created = created
                 .add_rule(NetPort::new(*port, AccessNet::ConnectTcp))
                 .map_err(|e| e.to_string())?;
         }
-        Ok(RuleBuilder { abi, created })
+        Ok(RuleBuilder {
+            abi,
+            local,
+            created,
+        })
     }
 
     pub fn done(self) -> Result<OwnedFd, String> {

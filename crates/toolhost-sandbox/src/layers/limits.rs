@@ -167,7 +167,8 @@ pub fn raise(plan: &mut Plan, limits: &Limits, file_bytes: u64, usage: Usage, sl
     );
     set(Resource::RLIMIT_RTPRIO, 0);
     set(Resource::RLIMIT_NICE, 0);
-    set(Resource::RLIMIT_STACK, 64 * MIB);
+    // Also what a thread reserves, of which RLIMIT_DATA must hold one for each of `processes`.
+    set(Resource::RLIMIT_STACK, 8 * MIB);
     if !usage.lasting {
         // Whole seconds, and only a backstop: the launcher ends the call at the exact limit.
         set(

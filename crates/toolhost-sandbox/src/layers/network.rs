@@ -47,27 +47,41 @@ fn problem<E: Into<std::io::Error>>(what: impl ToString) -> impl FnOnce(E) -> Pr
     Problem::from_layer("network", what)
 }
 
-/// Opens the namespace towards the relay: the stub's sockets for UDP and TCP, then a listening one
-/// for each port.
-pub fn open(ports: &[u16]) -> Result<Vec<OwnedFd>, Problem> {
+/// Opens the namespace as far as is granted. `ports`: towards the relay. `local`: sockets on
+/// loopback reach one another. Returns the stub's sockets for UDP and TCP, then a listening one for
+/// each port.
+pub fn open(ports: Option<&[u16]>, local: bool) -> Result<Vec<OwnedFd>, Problem> {
+    let made = ports.map_or(Ok(Vec::new()), |ports| open_ports(ports, local))?;
+    if ports.is_none() && local {
+        settings(&[], has_ipv6()?)?;
+        loopback_up(&mut netlink()?)?;
+    }
+    Ok(made)
+}
+
+fn has_ipv6() -> Result<bool, Problem> {
+    match socket(
+        AddressFamily::Inet6,
+        SockType::Stream,
+        SockFlag::SOCK_CLOEXEC,
+        None,
+    ) {
+        Ok(_) => Ok(true),
+        Err(Errno::EAFNOSUPPORT) => Ok(false),
+        Err(errno) => Err(problem("an IPv6 socket")(errno)),
+    }
+}
+
+fn open_ports(ports: &[u16], local: bool) -> Result<Vec<OwnedFd>, Problem> {
     // Port 53 is the stub's, and port 0 would mean any port.
     if ports.len() > MAX_PORTS || ports.contains(&DNS) || ports.contains(&0) {
         return Err(problem(format!(
             "ports {ports:?}: at most {MAX_PORTS}, and neither 0 nor {DNS}"
         ))(Errno::EINVAL));
     }
-    let six = match socket(
-        AddressFamily::Inet6,
-        SockType::Stream,
-        SockFlag::SOCK_CLOEXEC,
-        None,
-    ) {
-        Ok(_) => true,
-        Err(Errno::EAFNOSUPPORT) => false,
-        Err(errno) => return Err(problem("an IPv6 socket")(errno)),
-    };
+    let six = has_ipv6()?;
     settings(ports, six)?;
-    set_routes(ports, six)?;
+    set_routes(ports, six, local)?;
     let stub = SockaddrIn::from(SocketAddrV4::new(STUB, DNS));
     let mut sockets = vec![
         bound(AddressFamily::Inet, SockType::Datagram, &stub)
@@ -166,10 +180,11 @@ const PROTOCOL: u16 = 22;
 const FROM_PORTS: u16 = 23;
 const TO_PORTS: u16 = 24;
 
-/// Sets up loopback, its addresses, and the rules.
-fn set_routes(ports: &[u16], six: bool) -> Result<(), Problem> {
-    let mut kernel =
-        Netlink::open(SockProtocol::NetlinkRoute).map_err(problem("a netlink socket"))?;
+fn netlink() -> Result<Netlink, Problem> {
+    Netlink::open(SockProtocol::NetlinkRoute).map_err(problem("a netlink socket"))
+}
+
+fn loopback_up(kernel: &mut Netlink) -> Result<(), Problem> {
     let up = libc::IFF_UP as u32;
     // struct ifinfomsg
     let link = [
@@ -182,6 +197,13 @@ fn set_routes(ports: &[u16], six: bool) -> Result<(), Problem> {
     kernel
         .ask(libc::RTM_NEWLINK, ACK, &link, &[])
         .map_err(problem("loopback up"))?;
+    Ok(())
+}
+
+/// Sets up loopback, its addresses, and the rules.
+fn set_routes(ports: &[u16], six: bool, local: bool) -> Result<(), Problem> {
+    let mut kernel = netlink()?;
+    loopback_up(&mut kernel)?;
     let stub = STUB.octets();
     // struct ifaddrmsg
     let address = [[IPV4, 32, 0, libc::RT_SCOPE_HOST], LOOPBACK.to_ne_bytes()].concat();
@@ -241,6 +263,9 @@ fn set_routes(ports: &[u16], six: bool) -> Result<(), Problem> {
         }
         let rule = problem("a routing rule by ports (policy routing, Linux 4.17)");
         rules(&mut kernel, family, ports).map_err(rule)?;
+        if local {
+            local_rule(&mut kernel, family).map_err(problem("a routing rule for loopback"))?;
+        }
     }
     Ok(())
 }
@@ -277,6 +302,22 @@ fn rules(kernel: &mut Netlink, family: u8, ports: &[u16]) -> Result<(), Errno> {
             },
         )?;
     }
+    Ok(())
+}
+
+/// Packets to the addresses of loopback get a route, whatever their port.
+fn local_rule(kernel: &mut Netlink, family: u8) -> Result<(), Errno> {
+    let four = Ipv4Addr::LOCALHOST.octets();
+    let six = Ipv6Addr::LOCALHOST.octets();
+    let (address, long) = if family == IPV4 {
+        (&four[..], 8)
+    } else {
+        (&six[..], 128)
+    };
+    let table = libc::RT_TABLE_LOCAL;
+    // struct fib_rule_hdr
+    let rule = [family, long, 0, 0, table, 0, 0, TO_TABLE, 0, 0, 0, 0];
+    kernel.ask(libc::RTM_NEWRULE, MAKE, &rule, &[(DESTINATION, address)])?;
     Ok(())
 }
 

@@ -8,6 +8,7 @@
 //! program is a binary search tree, which the kernel loads three times faster than a linear list.
 
 mod bpf;
+mod local;
 mod networked;
 pub mod recorded;
 
@@ -177,14 +178,44 @@ const DEVICE: &[Test] = &[
     In(&[
         libc::TIOCGWINSZ as u32,
         libc::FIONREAD as u32,
-        libc::FIONBIO as u32,
         0x802C_542A, // TCGETS2
         0x4004_9409, // FICLONE
         0x4020_940D, // FICLONERANGE
     ]),
 ];
+/// Output stays blocking: what a program printed before it ended itself reaches its reader. A
+/// program that asks for another mode of stdout or stderr is answered success.
+const MODE: (&[Test], Rule) = (
+    &[In(&[libc::FIONBIO as u32])],
+    Case(0, &[(&[In(&[1, 2])], Errno(0))], &Allow),
+);
 /// Characters pushed into somebody's input: TIOCSTI, TIOCLINUX, TIOCSETD.
 const TERMINALS: &[Test] = &[In(&[libc::TIOCSTI as u32, 0x541C, 0x5423])];
+/// Asks of C programs for the settings of an interface (SIOCGIFNAME … SIOCETHTOOL …).
+const INTERFACE: (&[Test], Rule) = (&[Between(0x8910, 0x8970)], NO_INTERFACE);
+const NO_INTERFACE: Rule = Errno(libc::ENODEV as u32);
+/// NETLINK_ROUTE, by which getifaddrs(3) lists interfaces. What changes something needs a
+/// capability. Not in the list: other families of netlink.
+const NETLINK: (&[Test], Rule) = (
+    &[In(&[libc::AF_NETLINK as u32])],
+    Case(
+        2,
+        &[(&[In(&[libc::NETLINK_ROUTE as u32])], Allow)],
+        &Errno(EPERM),
+    ),
+);
+/// The plain datagram socket by which C programs ask for an interface.
+const ASKING: (&[Test], Rule) = (
+    &[In(&[libc::AF_INET as u32])],
+    Case(
+        1,
+        &[(&[In(&[libc::SOCK_DGRAM as u32])], NO_INTERFACE)],
+        &Errno(EPERM),
+    ),
+);
+/// The size of a netlink address. No socket of another family that a tool can have is bound to one
+/// of this size, but a connected pair, to a name that nothing can connect to.
+const NETLINK_ADDRESS: &[Test] = &[In(&[size_of::<libc::sockaddr_nl>() as u32])];
 /// Not in the list: filters (SO_ATTACH_FILTER and its like), which are memory of the kernel that is
 /// not counted.
 const SOCKET: Rule = Case(2, &[(SOCKET_OPTIONS, Allow)], &NO_OPTION);
@@ -299,7 +330,7 @@ const RULES: &[(i64, Rule)] = &[
         libc::SYS_ioctl,
         Case(
             1,
-            &[(DEVICE, Allow), (TERMINALS, Errno(EPERM))],
+            &[MODE, (DEVICE, Allow), INTERFACE, (TERMINALS, Errno(EPERM))],
             &Errno(libc::ENOTTY as u32),
         ),
     ),
@@ -314,6 +345,11 @@ const RULES: &[(i64, Rule)] = &[
             )],
             &Errno(EPERM),
         ),
+    ),
+    (libc::SYS_socket, Case(0, &[NETLINK, ASKING], &Errno(EPERM))),
+    (
+        libc::SYS_bind,
+        Case(2, &[(NETLINK_ADDRESS, Allow)], &Errno(EPERM)),
     ),
     (libc::SYS_setsockopt, SOCKET_LEVEL),
     (libc::SYS_getsockopt, SOCKET_LEVEL),
@@ -417,10 +453,14 @@ const SAMPLED: &[(i64, Rule)] = &[
 /// linking (sem_open(3)). Where a folder is written live, links stay refused: one of the two rules
 /// that keep outside files out of it.
 const NOTHING_LIVE: &[(i64, Rule)] = &[(libc::SYS_link, Allow), (libc::SYS_linkat, Allow)];
-/// Replace the rules above where a folder is written live: fallocate(2) would take space faster
+/// Replace the rules above where a folder is written live. Of link(2) the listener makes those in
+/// /dev/shm (`links`). fallocate(2) would take space faster
 /// than it can be counted. It answers as on a file system without it, and programs write instead
 /// (posix_fallocate(3)).
-const LIVE: &[(i64, Rule)] = &[(libc::SYS_fallocate, Errno(libc::EOPNOTSUPP as u32))];
+const LIVE: &[(i64, Rule)] = &[
+    (libc::SYS_link, Rule::Notify),
+    (libc::SYS_fallocate, Errno(libc::EOPNOTSUPP as u32)),
+];
 
 /// What a call has that changes the rules.
 #[derive(Clone, Copy, Debug, Default)]
@@ -431,6 +471,8 @@ pub struct Variant {
     pub live: bool,
     /// Hosts are granted.
     pub networked: bool,
+    /// Sockets of its own are granted.
+    pub local: bool,
 }
 
 /// The rule of each number that has one.
@@ -445,10 +487,12 @@ fn rules(variant: Variant) -> BTreeMap<i64, Rule> {
         .flat_map(|(numbers, rule)| numbers.iter().map(move |number| (*number, rule)));
     let more = if variant.sampled { SAMPLED } else { &[] };
     let writing = if variant.live { LIVE } else { NOTHING_LIVE };
-    let sockets = if variant.networked {
-        networked::RULES
-    } else {
-        &[]
+    let sockets = match variant {
+        Variant { local: true, .. } => [networked::RULES, local::RULES].concat(),
+        Variant {
+            networked: true, ..
+        } => networked::RULES.to_vec(),
+        _ => Vec::new(),
     };
     // Later ones win.
     plain
@@ -457,8 +501,8 @@ fn rules(variant: Variant) -> BTreeMap<i64, Rule> {
                 .iter()
                 .chain(more)
                 .chain(writing)
-                .chain(sockets)
-                .copied(),
+                .copied()
+                .chain(sockets),
         )
         .collect()
 }
@@ -491,13 +535,20 @@ pub fn program(variant: Variant) -> Vec<Insn> {
 }
 
 /// Last before execve: nothing after it needs a refused call.
-/// `recorder`: the socket on which the recorder of the call waits for the filter's listener.
-pub fn raise(plan: &mut Plan, program: &[Insn], recorder: Option<RawFd>) {
+/// `listener`: the socket on which somebody waits for the filter's listener. `killable`: only a kill
+/// interrupts a call that waits for the listener (Linux 5.19).
+pub fn raise(plan: &mut Plan, program: &[Insn], listener: Option<RawFd>, killable: bool) {
+    let killable = if killable {
+        libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV
+    } else {
+        0
+    };
     plan.add(
         "seccomp",
         Step::Seccomp {
             program: program.to_vec(),
-            recorder,
+            listener,
+            flags: libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | killable,
         },
     );
 }
@@ -510,10 +561,11 @@ mod tests {
     const NEWEST: u32 = 500;
 
     fn variants() -> impl Iterator<Item = Variant> {
-        (0..8).map(|n| Variant {
+        (0..16).map(|n| Variant {
             sampled: n & 1 > 0,
             live: n & 2 > 0,
             networked: n & 4 > 0,
+            local: n & 8 > 0,
         })
     }
 
@@ -544,8 +596,12 @@ mod tests {
 
     /// What a rule answers, without a program.
     fn expected(rule: &Rule, args: [u64; 6]) -> u32 {
-        rule.refuses(&args)
-            .map_or(RET_ALLOW, |errno| RET_ERRNO | errno)
+        match rule {
+            Rule::Notify => RET_USER_NOTIF,
+            rule => rule
+                .refuses(&args)
+                .map_or(RET_ALLOW, |errno| RET_ERRNO | errno),
+        }
     }
 
     /// Every value at which the answer of a rule could change.
@@ -608,7 +664,7 @@ mod tests {
                             );
                             assert_eq!(
                                 refused,
-                                got != RET_ALLOW && got != RET_ERRNO,
+                                ![RET_ALLOW, RET_ERRNO, RET_USER_NOTIF].contains(&got),
                                 "{nr} {args:?}"
                             );
                         }
@@ -636,12 +692,7 @@ mod tests {
             .map(|(number, _)| *number)
             .filter(|n| !all.contains(n))
             .collect();
-        let known = [
-            libc::SYS_socket,
-            libc::SYS_connect,
-            libc::SYS_sendmmsg,
-            libc::SYS_recvmmsg,
-        ];
+        let known = [libc::SYS_connect, libc::SYS_sendmmsg, libc::SYS_recvmmsg];
         assert_eq!(sockets, known, "all that granted hosts add");
         let numbers: Vec<i64> = SAMPLED.iter().map(|(number, _)| *number).collect();
         assert!(
@@ -678,7 +729,9 @@ mod tests {
                 [0, 0xC050_6617, 0, 0, 0, 0],
                 errno(libc::ENOTTY),
             ), // FS_IOC_ADD_ENCRYPTION_KEY
-            (libc::SYS_clone, [0x80, 0, 0, 0, 0, 0], errno(libc::EPERM)),  // CLONE_NEWTIME
+            (libc::SYS_ioctl, [1, 0x5421, 0, 0, 0, 0], RET_ERRNO),         // FIONBIO
+            (libc::SYS_ioctl, [3, 0x5421, 0, 0, 0, 0], RET_ALLOW),
+            (libc::SYS_clone, [0x80, 0, 0, 0, 0, 0], errno(libc::EPERM)), // CLONE_NEWTIME
             (
                 libc::SYS_clone,
                 [0x1_0900, 0, 0, 0, 0, 0],
@@ -727,10 +780,18 @@ mod tests {
     #[test]
     fn only_the_operations_on_the_lists() {
         let errno = |errno: i32| RET_ERRNO | errno as u32;
-        for variant in variants() {
-            let program = program(variant);
-            let Variant { live, .. } = variant;
-            let link = if live { errno(libc::EPERM) } else { RET_ALLOW };
+        for variant in variants().filter(|variant| !variant.local) {
+            let (program, live) = (program(variant), variant.live);
+            let (link, named) = if live {
+                (errno(libc::EPERM), RET_USER_NOTIF)
+            } else {
+                (RET_ALLOW, RET_ALLOW)
+            };
+            assert_eq!(
+                verdict(&program, AUDIT_ARCH_X86_64, libc::SYS_link as u32, [0; 6]),
+                named,
+                "live {live}"
+            );
             assert_eq!(
                 verdict(&program, AUDIT_ARCH_X86_64, libc::SYS_linkat as u32, [0; 6]),
                 link,
@@ -864,11 +925,24 @@ mod tests {
             socket(four, datagram, libc::IPPROTO_ICMP, unknown),
             socket(six, datagram, libc::IPPROTO_ICMPV6, unknown),
             socket(four, datagram, libc::IPPROTO_UDPLITE, unknown),
+            socket(
+                libc::AF_NETLINK,
+                libc::SOCK_RAW,
+                libc::NETLINK_ROUTE,
+                RET_ALLOW,
+            ),
+            socket(
+                libc::AF_NETLINK,
+                libc::SOCK_RAW,
+                libc::NETLINK_SOCK_DIAG,
+                errno(libc::EPERM),
+            ),
             socket(four, libc::SOCK_RAW, libc::IPPROTO_TCP, errno(libc::EPERM)),
             socket(four, libc::SOCK_SEQPACKET, 0, errno(libc::EPERM)),
             socket(four, stream | 0x10, 0, errno(libc::EPERM)),
             (libc::SYS_connect, [0; 6], RET_ALLOW),
-            (libc::SYS_bind, [0; 6], errno(libc::EPERM)),
+            (libc::SYS_bind, [0, 0, 16, 0, 0, 0], errno(libc::EPERM)),
+            (libc::SYS_bind, [0, 0, 12, 0, 0, 0], RET_ALLOW),
             (libc::SYS_listen, [0; 6], errno(libc::EPERM)),
             (libc::SYS_accept, [0; 6], errno(libc::EPERM)),
             (
@@ -891,7 +965,6 @@ mod tests {
         ];
         let others = [
             libc::AF_UNIX,
-            libc::AF_NETLINK,
             libc::AF_PACKET,
             libc::AF_VSOCK,
             libc::AF_ALG,
@@ -902,12 +975,12 @@ mod tests {
             .iter()
             .flat_map(|(level, names)| names.iter().map(|name| option(set, *level, *name, none)));
         cases.extend(each);
-        for variant in variants().filter(|variant| !variant.networked) {
-            let without = program(variant);
-            let with = program(Variant {
+        for variant in variants().filter(|variant| !variant.networked && !variant.local) {
+            let networked = Variant {
                 networked: true,
                 ..variant
-            });
+            };
+            let (with, without) = (program(networked), program(variant));
             for (number, args, wanted) in &cases {
                 let got = verdict(&with, AUDIT_ARCH_X86_64, *number as u32, *args);
                 assert_eq!(got, *wanted, "{number} {args:?}");

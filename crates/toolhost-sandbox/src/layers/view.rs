@@ -5,7 +5,8 @@
 //! compared with what the host resolved, and bound from the open descriptor.
 
 use crate::base_view::{
-    DEVICE_LINKS, EMPTY_FOLDERS, MADE_ETC, PROC, SCRATCH, SYSTEM_ETC, SYSTEM_FOLDERS, devices,
+    DEVICE_LINKS, EMPTY_FOLDERS, HOST_NAME, MADE_ETC, PROC, SCRATCH, SYSTEM_ETC, SYSTEM_FOLDERS,
+    devices,
 };
 use crate::child::idmap::Users;
 use crate::layers::landlock::Right;
@@ -423,7 +424,7 @@ fn write_files(setup: &Setup, inside: &dyn Fn(&Path) -> PathBuf) -> Result<(), P
         format!("tool:x:{id}:{id}:tool:/tmp:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n"),
         format!("tool:x:{id}:\nnogroup:x:65534:\n"),
         "passwd: files\ngroup: files\nhosts: files dns\n".to_owned(),
-        "127.0.0.1 localhost\n::1 localhost\n".to_owned(),
+        format!("127.0.0.1 localhost {HOST_NAME}\n::1 localhost {HOST_NAME}\n"),
         name_server(setup),
     ];
     for (path, text) in MADE_ETC.into_iter().zip(&texts) {

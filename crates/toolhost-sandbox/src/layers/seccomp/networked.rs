@@ -43,6 +43,8 @@ const KINDS: Rule = Case(
     &Errno(EPERM),
 );
 
+pub const INTERNET_SOCKETS: (&[Test], Rule) = (INTERNET, KINDS);
+
 /// EOPNOTSUPP with MSG_FASTOPEN, which connects and sends at once, and with MSG_ZEROCOPY.
 macro_rules! later {
     ($flags:expr) => {
@@ -135,7 +137,7 @@ const GET: Rule = Case(
 pub const RULES: &[(i64, Rule)] = &[
     (
         libc::SYS_socket,
-        Case(0, &[(INTERNET, KINDS)], &Errno(EPERM)),
+        Case(0, &[INTERNET_SOCKETS, super::NETLINK], &Errno(EPERM)),
     ),
     (libc::SYS_connect, Allow),
     (libc::SYS_sendto, later!(3)),

@@ -5,6 +5,7 @@
 //! second go on to the other layers. Without a listener the kernel refuses both with ENOSYS
 //! (seccomp_unotify(2)).
 
+use super::Variant;
 use super::bpf::{self, DenyAction, Insn, Rule};
 use nix::libc;
 use std::collections::BTreeMap;
@@ -127,7 +128,7 @@ pub fn name(number: u32) -> String {
 pub struct Recorded(BTreeMap<i64, Rule>);
 
 impl Recorded {
-    pub fn new(variant: super::Variant) -> Recorded {
+    pub fn new(variant: Variant) -> Recorded {
         Recorded(super::rules(variant))
     }
 
@@ -135,6 +136,11 @@ impl Recorded {
         let mut rules = self.0.clone();
         rules.extend(FILES.iter().map(|(number, _)| (*number, Rule::Notify)));
         bpf::compile(&super::runs(&rules), DenyAction::Notify)
+    }
+
+    /// Whether the listener does what the call asks for, in a filter that is not recorded, too.
+    pub fn notifies(&self, number: u32) -> bool {
+        super::rule_of(&self.0, number) == Rule::Notify
     }
 
     /// The error with which a call is refused; `None`: the rules let it through.

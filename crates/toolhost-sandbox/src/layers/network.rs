@@ -81,7 +81,10 @@ fn open_ports(ports: &[u16], local: bool) -> Result<Vec<OwnedFd>, Problem> {
     }
     let six = has_ipv6()?;
     settings(ports, six)?;
-    set_routes(ports, six, local)?;
+    set_routes(ports, six)?;
+    if local {
+        set_local_routes(six)?;
+    }
     let stub = SockaddrIn::from(SocketAddrV4::new(STUB, DNS));
     let mut sockets = vec![
         bound(AddressFamily::Inet, SockType::Datagram, &stub)
@@ -201,7 +204,7 @@ fn loopback_up(kernel: &mut Netlink) -> Result<(), Problem> {
 }
 
 /// Sets up loopback, its addresses, and the rules.
-fn set_routes(ports: &[u16], six: bool, local: bool) -> Result<(), Problem> {
+fn set_routes(ports: &[u16], six: bool) -> Result<(), Problem> {
     let mut kernel = netlink()?;
     loopback_up(&mut kernel)?;
     let stub = STUB.octets();
@@ -263,9 +266,6 @@ fn set_routes(ports: &[u16], six: bool, local: bool) -> Result<(), Problem> {
         }
         let rule = problem("a routing rule by ports (policy routing, Linux 4.17)");
         rules(&mut kernel, family, ports).map_err(rule)?;
-        if local {
-            local_rule(&mut kernel, family).map_err(problem("a routing rule for loopback"))?;
-        }
     }
     Ok(())
 }
@@ -306,18 +306,19 @@ fn rules(kernel: &mut Netlink, family: u8, ports: &[u16]) -> Result<(), Errno> {
 }
 
 /// Packets to the addresses of loopback get a route, whatever their port.
-fn local_rule(kernel: &mut Netlink, family: u8) -> Result<(), Errno> {
+fn set_local_routes(six: bool) -> Result<(), Problem> {
+    let mut kernel = netlink()?;
     let four = Ipv4Addr::LOCALHOST.octets();
-    let six = Ipv6Addr::LOCALHOST.octets();
-    let (address, long) = if family == IPV4 {
-        (&four[..], 8)
-    } else {
-        (&six[..], 128)
-    };
-    let table = libc::RT_TABLE_LOCAL;
-    // struct fib_rule_hdr
-    let rule = [family, long, 0, 0, table, 0, 0, TO_TABLE, 0, 0, 0, 0];
-    kernel.ask(libc::RTM_NEWRULE, MAKE, &rule, &[(DESTINATION, address)])?;
+    let sixteen = Ipv6Addr::LOCALHOST.octets();
+    let all: [(u8, u8, &[u8]); 2] = [(IPV4, 8, &four), (IPV6, 128, &sixteen)];
+    for (family, long, address) in all.into_iter().take(if six { 2 } else { 1 }) {
+        let table = libc::RT_TABLE_LOCAL;
+        // struct fib_rule_hdr
+        let rule = [family, long, 0, 0, table, 0, 0, TO_TABLE, 0, 0, 0, 0];
+        kernel
+            .ask(libc::RTM_NEWRULE, MAKE, &rule, &[(DESTINATION, address)])
+            .map_err(problem("a routing rule for loopback"))?;
+    }
     Ok(())
 }
 

@@ -194,16 +194,6 @@ const TERMINALS: &[Test] = &[In(&[libc::TIOCSTI as u32, 0x541C, 0x5423])];
 /// Asks of C programs for the settings of an interface (SIOCGIFNAME … SIOCETHTOOL …).
 const INTERFACE: (&[Test], Rule) = (&[Between(0x8910, 0x8970)], NO_INTERFACE);
 const NO_INTERFACE: Rule = Errno(libc::ENODEV as u32);
-/// NETLINK_ROUTE, by which getifaddrs(3) lists interfaces. What changes something needs a
-/// capability. Not in the list: other families of netlink.
-const NETLINK: (&[Test], Rule) = (
-    &[In(&[libc::AF_NETLINK as u32])],
-    Case(
-        2,
-        &[(&[In(&[libc::NETLINK_ROUTE as u32])], Allow)],
-        &Errno(EPERM),
-    ),
-);
 /// The plain datagram socket by which C programs ask for an interface.
 const ASKING: (&[Test], Rule) = (
     &[In(&[libc::AF_INET as u32])],
@@ -346,7 +336,10 @@ const RULES: &[(i64, Rule)] = &[
             &Errno(EPERM),
         ),
     ),
-    (libc::SYS_socket, Case(0, &[NETLINK, ASKING], &Errno(EPERM))),
+    (
+        libc::SYS_socket,
+        Case(0, &[networked::NETLINK, ASKING], &Errno(EPERM)),
+    ),
     (
         libc::SYS_bind,
         Case(2, &[(NETLINK_ADDRESS, Allow)], &Errno(EPERM)),
@@ -729,7 +722,11 @@ mod tests {
                 [0, 0xC050_6617, 0, 0, 0, 0],
                 errno(libc::ENOTTY),
             ), // FS_IOC_ADD_ENCRYPTION_KEY
-            (libc::SYS_ioctl, [1, 0x5421, 0, 0, 0, 0], RET_ERRNO),         // FIONBIO
+            (libc::SYS_socket, [16, 3, 0, 0, 0, 0], RET_ALLOW),            // NETLINK_ROUTE
+            (libc::SYS_socket, [16, 3, 4, 0, 0, 0], errno(libc::EPERM)),   // NETLINK_SOCK_DIAG
+            (libc::SYS_bind, [0, 0, 16, 0, 0, 0], errno(libc::EPERM)),
+            (libc::SYS_bind, [0, 0, 12, 0, 0, 0], RET_ALLOW),
+            (libc::SYS_ioctl, [1, 0x5421, 0, 0, 0, 0], RET_ERRNO), // FIONBIO
             (libc::SYS_ioctl, [3, 0x5421, 0, 0, 0, 0], RET_ALLOW),
             (libc::SYS_clone, [0x80, 0, 0, 0, 0, 0], errno(libc::EPERM)), // CLONE_NEWTIME
             (
@@ -925,24 +922,11 @@ mod tests {
             socket(four, datagram, libc::IPPROTO_ICMP, unknown),
             socket(six, datagram, libc::IPPROTO_ICMPV6, unknown),
             socket(four, datagram, libc::IPPROTO_UDPLITE, unknown),
-            socket(
-                libc::AF_NETLINK,
-                libc::SOCK_RAW,
-                libc::NETLINK_ROUTE,
-                RET_ALLOW,
-            ),
-            socket(
-                libc::AF_NETLINK,
-                libc::SOCK_RAW,
-                libc::NETLINK_SOCK_DIAG,
-                errno(libc::EPERM),
-            ),
             socket(four, libc::SOCK_RAW, libc::IPPROTO_TCP, errno(libc::EPERM)),
             socket(four, libc::SOCK_SEQPACKET, 0, errno(libc::EPERM)),
             socket(four, stream | 0x10, 0, errno(libc::EPERM)),
             (libc::SYS_connect, [0; 6], RET_ALLOW),
-            (libc::SYS_bind, [0, 0, 16, 0, 0, 0], errno(libc::EPERM)),
-            (libc::SYS_bind, [0, 0, 12, 0, 0, 0], RET_ALLOW),
+            (libc::SYS_bind, [0; 6], errno(libc::EPERM)),
             (libc::SYS_listen, [0; 6], errno(libc::EPERM)),
             (libc::SYS_accept, [0; 6], errno(libc::EPERM)),
             (

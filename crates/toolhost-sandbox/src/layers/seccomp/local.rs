@@ -5,8 +5,8 @@
 //! namespace has nothing but the call and its relay, Landlock keeps abstract names within the call
 //! and socket files within scratch, and the view shows no file that somebody else listens at.
 
-use super::bpf::{Rule, Test};
-use super::{EPERM, NETLINK, networked};
+use super::bpf::{EPERM, Rule, Test};
+use super::networked;
 use Rule::{Allow, Case, Errno};
 use Test::In;
 use nix::libc;
@@ -14,7 +14,7 @@ use nix::libc;
 /// Protocol 0 is the only one of these sockets.
 const NAMED: (&[Test], Rule) = (
     &[In(&[libc::AF_UNIX as u32])],
-    Case(2, &[(super::NULL, Allow)], &Errno(EPERM)),
+    Case(2, &[(&[In(&[0])], Allow)], &Errno(EPERM)),
 );
 
 /// Replace the rules of the other lists.
@@ -23,7 +23,7 @@ pub const RULES: &[(i64, Rule)] = &[
         libc::SYS_socket,
         Case(
             0,
-            &[NAMED, networked::INTERNET_SOCKETS, NETLINK],
+            &[NAMED, networked::INTERNET_SOCKETS, networked::NETLINK],
             &Errno(EPERM),
         ),
     ),

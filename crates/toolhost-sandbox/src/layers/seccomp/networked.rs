@@ -43,6 +43,16 @@ const KINDS: Rule = Case(
     &Errno(EPERM),
 );
 
+/// NETLINK_ROUTE, by which getifaddrs(3) lists interfaces. What changes something needs a
+/// capability. Not in the list: other families of netlink.
+pub const NETLINK: (&[Test], Rule) = (
+    &[In(&[libc::AF_NETLINK as u32])],
+    Case(
+        2,
+        &[(&[In(&[libc::NETLINK_ROUTE as u32])], Allow)],
+        &Errno(EPERM),
+    ),
+);
 pub const INTERNET_SOCKETS: (&[Test], Rule) = (INTERNET, KINDS);
 
 /// EOPNOTSUPP with MSG_FASTOPEN, which connects and sends at once, and with MSG_ZEROCOPY.
@@ -137,7 +147,7 @@ const GET: Rule = Case(
 pub const RULES: &[(i64, Rule)] = &[
     (
         libc::SYS_socket,
-        Case(0, &[INTERNET_SOCKETS, super::NETLINK], &Errno(EPERM)),
+        Case(0, &[INTERNET_SOCKETS, NETLINK], &Errno(EPERM)),
     ),
     (libc::SYS_connect, Allow),
     (libc::SYS_sendto, later!(3)),

@@ -9,8 +9,8 @@ use std::path::Path;
 pub fn decode(bytes: &[u8]) -> Result<&str, String> {
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     std::str::from_utf8(bytes).map_err(|error| match bytes {
-        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => "it is UTF-16: save it as UTF-8".to_owned(),
-        _ => format!("it is not UTF-8 (at byte {})", error.valid_up_to()),
+        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => "UTF-16: save it as UTF-8".to_owned(),
+        _ => format!("not UTF-8 (at byte {})", error.valid_up_to()),
     })
 }
 

@@ -58,7 +58,7 @@ pub struct Args {
     pub all: bool,
 }
 
-/// What is shown without `--all`.
+/// What is shown without `--all`, where every layer works.
 const SHORT: [&str; 6] = [
     "refused", "fixes", "runtimes", "indexes", "auditLog", "policies",
 ];
@@ -77,7 +77,8 @@ pub fn run(settings: &Settings, args: &Args) -> anyhow::Result<ExitCode> {
     };
     words::answer(&report, args.json, || {
         let mut shown = audit::with_results(&report);
-        if let Some(fields) = shown.as_object_mut().filter(|_| !args.all) {
+        let is_short = !args.all && !report["tier"].is_null();
+        if let Some(fields) = shown.as_object_mut().filter(|_| is_short) {
             fields.retain(|name, value| SHORT.contains(&name.as_str()) && !words::is_empty(value));
         }
         format!("{head}\n{}", words::render(&shown, &TABLES))

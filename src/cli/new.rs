@@ -60,10 +60,12 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     check_unclaimed(settings, &id(&args).map_err(refuse)?)?;
     make(&folder, &args, &again(settings), &mut out).map_err(refuse)?;
     words::show(&out);
-    let now = host::Tools::load(settings)?;
-    super::list::withheld(&now.policies, &now.snapshot, &host::login())
-        .iter()
-        .for_each(|why| words::note(why));
+    // The tool is made: policies that do not load are reported by its first call.
+    if let Ok(now) = host::Tools::load(settings)
+        && let Some(why) = super::list::withheld(&now.policies, &now.snapshot, &host::login())
+    {
+        words::note(&why);
+    }
     Ok(Exit::Ok.into())
 }
 

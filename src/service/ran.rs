@@ -4,15 +4,16 @@ use super::denials::{self, DenialContext};
 use super::output;
 use super::record::CallRecord;
 use super::target::Decided;
-use crate::base::{files, text};
+use crate::base::text;
 use crate::egress::Traffic;
 use crate::executor::{Denial, Ending, Outcome, ToolAnswer};
 use crate::fault::{Fault, Kind};
 use crate::policy;
-use crate::quantity::MIB;
-use nix::fcntl::OFlag;
 use serde_json::{Value, json};
 use std::path::PathBuf;
+
+/// How much of a script is searched for names, bytes.
+const MAX_LOOKED_AT: usize = 1 << 20;
 
 pub(super) struct Ran {
     pub decided: Decided,
@@ -107,18 +108,16 @@ impl<'r> Help<'r> {
         let is_refused = !outcome.attempts.is_empty()
             || traffic.events.iter().any(|event| event.refused.is_some());
         let is_read = is_refused || matches!(outcome.ending, Ending::Exited { .. });
-        // The text of the script that ran, to find names in it; empty if it cannot be read.
-        let script = target.code.site.script.as_deref();
-        let text = script.filter(|_| is_read).and_then(|script| {
-            let file = files::open(script, OFlag::O_NOFOLLOW).ok()?;
-            files::whole(file, MIB).ok()?
-        });
+        // The beginning of the script that ran, to find names in it.
+        let script = target.code.script.as_ref().filter(|_| is_read);
+        let bytes = script.map_or(&[][..], |script| &script.bytes.0);
+        let text = String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_LOOKED_AT)]);
         let about = DenialContext {
             site: &target.code.site,
             decision,
             tool: &target.found.tool,
             decisions: &target.found.decisions,
-            script: String::from_utf8_lossy(&text.unwrap_or_default()).into_owned(),
+            script: text.into_owned(),
             arguments: if is_refused {
                 target.redaction.arguments()
             } else {

@@ -555,6 +555,10 @@ const PARSED: [(&str, &str, &str); 8] = [
 #[test]
 fn python_scripts_are_parsed_and_not_run() {
     let host = host();
+    // What ends the parser, or is too deep for it, hides nothing about the others.
+    host.tool("t:deep", json!({}));
+    let deep = format!("x = {}1\n", "-".repeat(2_000_000));
+    fs::write(host.path("user_scripts/deep/main.py"), deep).unwrap();
     for (at, (script, parameter, _)) in PARSED.iter().enumerate() {
         host.tool(
             &format!("t:p{at}"),
@@ -589,4 +593,30 @@ fn python_scripts_are_parsed_and_not_run() {
         );
         assert!(messages.concat().contains(words), "{script}: {messages:?}");
     }
+}
+
+/// A grant of a kind that no tool of its policy requests.
+#[test]
+fn a_grant_that_nobody_requests_is_noted() {
+    let host = host();
+    host.tool("t:writes", writing(&["out/**"]));
+    host.tool("t:plain", json!({}));
+    let policy = |name: &str, tool: &str| {
+        host.put(
+            &format!("sandbox-policies/{name}.policy.toml"),
+            format!(
+                "name = \"{name}\"\nwhy = \"w\"\ntools = [\"{tool}\"]\n\
+                 [files]\nwrite = [{{ path = \"./out/**\", why = \"w\" }}]\n"
+            ),
+        )
+    };
+    policy("used", "t:writes");
+    policy("idle", "t:plain");
+    let problems_of = host.problems();
+    let told = |file: &str| json!(problems_of(file)).to_string();
+    assert!(told("idle.policy.toml").contains("no tool of this policy requests this"));
+    assert!(
+        !told("used.policy.toml").contains("requests this"),
+        "the control"
+    );
 }

@@ -260,3 +260,30 @@ fn a_fresh_host_has_the_seeds_tool() {
         assert_eq!(shipped["handler"][field], seed["handler"][field], "{field}");
     }
 }
+
+/// Code reads what a policy that names its tool lets it read. A policy for all tools gives it
+/// nothing.
+#[test]
+fn code_reads_what_a_policy_that_names_it_grants() {
+    for who in Who::both() {
+        let playground = Playground::new(who, "/var/tmp");
+        fs::remove_dir_all(playground.path("sandbox-policies")).unwrap();
+        fs::create_dir_all(playground.path("sandbox-policies")).unwrap();
+        fs::create_dir(playground.path("figures")).unwrap();
+        fs::write(playground.path("figures/a.txt"), "41").unwrap();
+        let figures = playground.path("figures");
+        let grant = format!(
+            "[files]\nread = [{{ path = \"{}/**\", why = \"w\" }}]\n",
+            figures.display()
+        );
+        let code = format!("print(open('{}/a.txt').read())", figures.display());
+        let input = json!({"language": "python", "code": code}).to_string();
+        playground.policy("code", RUN, &grant);
+        playground.settle();
+        playground.expect(RUN, &input, "ok 41");
+        playground.policy("all", "*", &grant);
+        playground.policy("code", RUN, "");
+        playground.settle();
+        playground.expect(RUN, &input, "ScriptError: No such file");
+    }
+}

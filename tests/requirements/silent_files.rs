@@ -50,6 +50,20 @@ fn a_file_system_that_does_not_answer_holds_up_its_own_calls_alone() {
         "(module (memory (export \"memory\") 1) (func (export \"_start\") (loop (br 0))))",
         writes,
     );
+    // The launcher makes links in /dev/shm for a call that writes live. Their names lie in memory
+    // of the tool, here in a file that does not answer.
+    let names = format!(
+        "import ctypes, os, time\nlibc = ctypes.CDLL(None, use_errno=True)\n\
+         libc.mmap.restype = ctypes.c_void_p\nfd = os.open('{}/text', os.O_RDONLY)\n\
+         at = libc.mmap(None, 4096, 1, 2, fd, 0)\ntime.sleep(1.5)\n\
+         print(libc.link(ctypes.c_void_p(at), b'/dev/shm/b'))\n",
+        far.display()
+    );
+    playground.allow("links", "esc:links", &["./**", &pattern], &["./out/**"]);
+    let mut asks = super::files(&["self", &pattern], &["out/**"]);
+    asks["execution"] = json!({"timeoutMs": 3 * LIMIT.as_millis() as u64});
+    let folder = playground.tool("links", "python", &names, asks);
+    fs::create_dir(folder.join("out")).unwrap();
     playground.tool("near", "python", "print(1)\n", json!({}));
     playground.without_breaker();
     playground.settle();
@@ -83,7 +97,13 @@ fn a_file_system_that_does_not_answer_holds_up_its_own_calls_alone() {
         "TimeoutError",
         "the control"
     );
+    assert_eq!(
+        kind(&server.called("esc:links", json!({}))),
+        "none",
+        "the control: the link is refused, and the call goes on"
+    );
     let spinning = server.call("esc:spin", json!({}));
+    let linking = server.call("esc:links", json!({}));
     std::thread::sleep(LIMIT);
     kill(
         Pid::from_raw(silent.server.id().try_into().unwrap()),
@@ -98,7 +118,7 @@ fn a_file_system_that_does_not_answer_holds_up_its_own_calls_alone() {
         .collect();
     // While they wait, other calls are answered. They end at their limit.
     let near = server.call("esc:near", json!({}));
-    let mut all = server.answers(&[calls, vec![near, spinning]].concat());
+    let mut all = server.answers(&[calls, vec![near, spinning, linking]].concat());
     assert_eq!(kind(&all.remove(&near).unwrap()), "none");
     all.values().for_each(late);
     assert!(

@@ -31,7 +31,7 @@ def of_script(script):
     except SyntaxError as error:
         return {"line": error.lineno or 1, "message": f"SyntaxError: {error.msg}"}
     except (ValueError, RecursionError, MemoryError) as error:
-        return {"line": 1, "message": str(error)}
+        return {"line": 1, "message": f"{type(error).__name__}: {error}".rstrip(": ")}
     args = script["entry"] and function(tree, script["entry"])
     if args and script["parameters"] is not None:
         message = of_function(script["entry"], args, script["parameters"])

@@ -1,7 +1,7 @@
 //! Has each Python script parsed by its interpreter, behind the layers and without running it: a
 //! fault of syntax, and a function that does not take what the manifest declares.
 
-use crate::base::files;
+use crate::base::{files, text};
 use crate::cli::process;
 use crate::executor::process::{Launchers, examine};
 use crate::manifest::{Code, Handler, Language, Problem, Severity};
@@ -9,9 +9,7 @@ use crate::policy;
 use crate::registry::{self, FileReport};
 use nix::fcntl::OFlag;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 use std::io::Read;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Longest script that is read, bytes.
@@ -19,11 +17,13 @@ pub const MAX_SCRIPT_BYTES: u64 = 4 << 20;
 /// The parser of all scripts of one interpreter.
 const PARSER: &str = include_str!("parse.py");
 
+/// Most bytes of scripts that one process parses.
+const MAX_BATCH_BYTES: usize = 8 << 20;
+
 /// A script that has to be parsed.
 pub struct Script {
-    manifest: PathBuf,
+    tool: Arc<registry::Tool>,
     runtime: policy::Runtime,
-    source: Source,
 }
 
 /// What the parser reads.
@@ -45,24 +45,30 @@ struct Finding {
 }
 
 impl Script {
-    pub fn new(tool: &registry::Tool, decision: &policy::Decision) -> Option<Script> {
-        let Handler::Script { entry_point, .. } = &tool.manifest.handler else {
+    pub fn new(tool: &Arc<registry::Tool>, decision: &policy::Decision) -> Option<Script> {
+        let is_script = matches!(tool.manifest.handler, Handler::Script { .. });
+        let runtime = decision.grants.runtime.clone()?;
+        (is_script && runtime.language == Language::Python).then(|| Script {
+            tool: tool.clone(),
+            runtime,
+        })
+    }
+
+    fn source(&self) -> Option<Source> {
+        let manifest = &self.tool.manifest;
+        let Handler::Script { entry_point, .. } = &manifest.handler else {
             return None;
         };
-        let runtime = decision.grants.runtime.clone()?;
-        if runtime.language != Language::Python {
-            return None;
-        }
-        let schema = tool.manifest.parameters.as_ref().map(|schema| &schema.raw);
+        // A script that is longer was read in part.
+        let bytes =
+            script_text(&self.tool).filter(|text| (text.len() as u64) < MAX_SCRIPT_BYTES)?;
+        let text = text::decode(&bytes).ok()?.to_owned();
+        let schema = manifest.parameters.as_ref().map(|schema| &schema.raw);
         let declared = schema.and_then(|schema| schema["properties"].as_object());
-        Some(Script {
-            manifest: tool.site.manifest.clone(),
-            runtime,
-            source: Source {
-                text: String::from_utf8(script_text(tool)?).ok()?,
-                entry: entry_point.clone(),
-                parameters: declared.map(|declared| declared.keys().cloned().collect()),
-            },
+        Some(Source {
+            text,
+            entry: entry_point.clone(),
+            parameters: declared.map(|declared| declared.keys().cloned().collect()),
         })
     }
 }
@@ -75,40 +81,90 @@ pub fn script_text(tool: &registry::Tool) -> Option<Vec<u8>> {
     Some(text)
 }
 
-/// Adds what the interpreters find to the reports of the manifests. A layer that does not work
-/// here is reported by `doctor`.
+/// Adds what the interpreters find to the reports of the manifests.
 pub fn check(
     launchers: &Arc<Launchers>,
-    scripts: Vec<Script>,
+    mut scripts: Vec<Script>,
     files: &mut [FileReport],
 ) -> anyhow::Result<()> {
-    let mut groups: BTreeMap<String, Vec<Script>> = BTreeMap::new();
-    for script in scripts {
-        let program = format!("{:?}", script.runtime.program);
-        groups.entry(program).or_default().push(script);
-    }
-    if groups.is_empty() {
+    if scripts.is_empty() {
         return Ok(());
     }
-    let runtime = process::single_threaded_runtime()?;
-    for group in groups.into_values() {
-        let sources: Vec<&Source> = group.iter().map(|script| &script.source).collect();
-        let input = serde_json::to_vec(&sources)?;
-        let parsing = examine::run_source(launchers, &group[0].runtime, PARSER, &input);
-        let Ok(answer) = runtime.block_on(parsing) else {
+    scripts.sort_by_key(|script| format!("{:?}", script.runtime.program));
+    let parser = Parser {
+        launchers,
+        threads: process::single_threaded_runtime()?,
+    };
+    let mut batch: Vec<(&Script, Source)> = Vec::new();
+    let mut bytes = 0;
+    for script in &scripts {
+        let Some(source) = script.source() else {
             continue;
         };
-        let findings: Vec<Option<Finding>> = serde_json::from_str(&answer).unwrap_or_default();
-        for (script, finding) in group.iter().zip(findings) {
-            let file = files.iter_mut().find(|file| file.path == script.manifest);
-            if let (Some(file), Some(finding)) = (file, finding) {
-                let mut problems = [finding.problem()];
-                registry::locate(&mut problems, &script.manifest);
-                file.problems.extend(problems);
+        bytes += source.text.len();
+        let is_other = batch
+            .first()
+            .is_some_and(|(first, _)| first.runtime != script.runtime);
+        if is_other || bytes > MAX_BATCH_BYTES {
+            bytes = source.text.len();
+            parser.parse(&std::mem::take(&mut batch), files);
+        }
+        batch.push((script, source));
+    }
+    parser.parse(&batch, files);
+    Ok(())
+}
+
+struct Parser<'a> {
+    launchers: &'a Arc<Launchers>,
+    threads: tokio::runtime::Runtime,
+}
+
+impl Parser<'_> {
+    /// Parses scripts of one interpreter together. If one of them ends the parser, each is parsed
+    /// alone, so that it hides nothing about the others.
+    fn parse(&self, batch: &[(&Script, Source)], files: &mut [FileReport]) {
+        let Some((first, _)) = batch.first() else {
+            return;
+        };
+        let found = self.run(&first.runtime, batch);
+        match found {
+            Ok(findings) => {
+                for ((script, _), finding) in batch.iter().zip(findings) {
+                    report(script, finding.map(Finding::problem), files);
+                }
             }
+            Err(why) if batch.len() == 1 => {
+                let message = format!("its interpreter could not parse the script: {why}");
+                let pointer = "/handler/scriptPath";
+                let problem = Problem::new(Severity::Note, Code::Dependency, pointer, message);
+                report(first, Some(problem), files);
+            }
+            Err(_) => batch.chunks(1).for_each(|alone| self.parse(alone, files)),
         }
     }
-    Ok(())
+
+    fn run(
+        &self,
+        runtime: &policy::Runtime,
+        batch: &[(&Script, Source)],
+    ) -> Result<Vec<Option<Finding>>, String> {
+        let sources: Vec<&Source> = batch.iter().map(|(_, source)| source).collect();
+        let input = serde_json::to_vec(&sources).map_err(|e| e.to_string())?;
+        let parsing = examine::run_source(self.launchers, runtime, PARSER, &input);
+        let answer = self.threads.block_on(parsing)?;
+        serde_json::from_str(&answer).map_err(|e| e.to_string())
+    }
+}
+
+fn report(script: &Script, problem: Option<Problem>, files: &mut [FileReport]) {
+    let manifest = &script.tool.site.manifest;
+    let file = files.iter_mut().find(|file| file.path == *manifest);
+    if let (Some(file), Some(problem)) = (file, problem) {
+        let mut problems = [problem];
+        registry::locate(&mut problems, manifest);
+        file.problems.extend(problems);
+    }
 }
 
 impl Finding {

@@ -44,7 +44,7 @@ pub struct Walker {
     thread: Pid,
 }
 
-type Job = Box<dyn FnOnce() + Send>;
+pub type Job = Box<dyn FnOnce() + Send>;
 
 impl Walker {
     pub fn start() -> io::Result<Walker> {
@@ -58,6 +58,11 @@ impl Walker {
             jobs,
             thread: started.recv().map_err(io::Error::other)?,
         })
+    }
+
+    /// Does a job after those before it. Fails only if the thread ended.
+    pub fn run(&self, job: Job) {
+        let _ = self.jobs.send(job);
     }
 }
 
@@ -102,8 +107,7 @@ impl<S: Send + 'static, A: Send + 'static> Walk<'_, S, A> {
         if self.looks == 0 {
             let state = Arc::clone(&self.state);
             let answer = self.answer.clone();
-            // Fails only if the thread ended, and then no answer comes.
-            let _ = self.walker.jobs.send(Box::new(move || {
+            self.walker.run(Box::new(move || {
                 let _ = answer.send(walk(&mut lock(&state)));
             }));
             self.before_ms = thread_ms(self.walker.thread);

@@ -235,6 +235,7 @@ fn serve(
         walkers: Walkers {
             memory: walker()?,
             written: walker()?,
+            links: variant.live.then(walker).transpose()?,
         },
     };
     launcher.calls(sockets)
@@ -264,10 +265,12 @@ fn counting(errno: Errno) -> Problem {
     Problem::from_layer("limits", "counting what the call wrote")(errno)
 }
 
-/// The threads that walk over what calls made.
+/// The threads that look at what calls made, and do what may wait for them.
 struct Walkers {
     memory: Walker,
     written: Walker,
+    /// Where a folder is written live.
+    links: Option<Walker>,
 }
 
 /// The walks over what one call made.
@@ -510,9 +513,10 @@ impl Launcher<'_> {
             counters.begin()?;
         }
         let recorder = self.rules.as_ref().map(Recorder::start).transpose()?;
-        let serves_links = recorder.is_none() && self.setup.spec.live_folders().next().is_some();
-        let links = serves_links
-            .then(LinkServer::new)
+        // A recorder makes the links itself.
+        let walker = self.walkers.links.as_ref().filter(|_| recorder.is_none());
+        let links = walker
+            .map(|_| LinkServer::new())
             .transpose()
             .map_err(Problem::from_layer("seccomp", "socketpair(2)"))?;
         let (status, told) = nix::unistd::pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)
@@ -548,7 +552,8 @@ impl Launcher<'_> {
             written,
             recorder,
             links: links
-                .map(LinkServer::begin)
+                .zip(walker)
+                .map(|(links, walker)| links.begin(walker))
                 .transpose()
                 .map_err(Problem::from_layer("seccomp", "the filter's listener"))?,
         })
@@ -594,6 +599,10 @@ impl Launcher<'_> {
                 None => std::process::exit(0),
             }
         }
+        // The thread for links waits for what the call left.
+        if spawned.links.is_some_and(|links| !links.have_ended()) {
+            std::process::exit(0);
+        }
         Ok(())
     }
 
@@ -611,7 +620,7 @@ impl Launcher<'_> {
             status,
             written,
             recorder,
-            links,
+            ..
         } = spawned;
         let limits = &self.setup.spec.limits;
         let mut sampler = Sampler::default();
@@ -632,7 +641,7 @@ impl Launcher<'_> {
                 Walk::new(&self.walkers.written, written, MAX_LOOKS + more)
             }),
         };
-        let killed = self.wait(*pid, pidfd, links.take(), deadline, || {
+        let killed = self.wait(*pid, pidfd, deadline, || {
             let beside = own.excess_ms() + recorder.as_ref().map_or(0, Recorder::cpu_ms);
             self.over(&mut walks, scratch, beside)
         })?;
@@ -656,7 +665,6 @@ impl Launcher<'_> {
         &self,
         pid: i32,
         pidfd: &OwnedFd,
-        mut links: Option<Links>,
         deadline: Option<Instant>,
         mut over: impl FnMut() -> Result<Option<Killed>, Problem>,
     ) -> Result<Option<Killed>, Problem> {
@@ -673,27 +681,17 @@ impl Launcher<'_> {
                         .div_ceil(1000)
                         .min(SAMPLE_MS.into()) as u64
                 });
-            let files = [pidfd.as_fd(), self.control].into_iter();
-            let mut wait: Vec<_> = files
-                .chain(links.as_ref().map(AsFd::as_fd))
-                .map(|file| PollFd::new(file, PollFlags::POLLIN))
-                .collect();
+            let mut wait = [
+                PollFd::new(pidfd.as_fd(), PollFlags::POLLIN),
+                PollFd::new(self.control, PollFlags::POLLIN),
+            ];
             match poll(&mut wait, PollTimeout::from(left as u16)) {
                 Ok(_) | Err(Errno::EINTR) => {}
                 Err(errno) => return Err(io("poll(2)")(errno)),
             }
-            let shown: Vec<_> = wait.iter().filter_map(PollFd::revents).collect();
-            let said = !shown[1].is_empty();
-            if !shown[0].is_empty() {
+            let said = wait[1].revents().is_some_and(|r| !r.is_empty());
+            if wait[0].revents().is_some_and(|r| !r.is_empty()) {
                 return Ok(killed);
-            }
-            match shown.get(2) {
-                Some(shown) if shown.contains(PollFlags::POLLIN) => {
-                    links.iter().for_each(Links::answer);
-                }
-                // No process has the filter any more.
-                Some(shown) if !shown.is_empty() => links = None,
-                _ => {}
             }
             if said {
                 match receive::<ToLauncher>(self.control).map_err(io("the next message"))? {

@@ -18,6 +18,8 @@ mod calls;
 mod cases;
 #[path = "speed/clients.rs"]
 mod clients;
+#[path = "speed/code.rs"]
+mod code;
 #[path = "speed/house.rs"]
 mod house;
 #[path = "speed/modules.rs"]
@@ -28,6 +30,8 @@ mod network;
 mod packages;
 #[path = "speed/parallel.rs"]
 mod parallel;
+#[path = "speed/ready.rs"]
+mod ready;
 #[path = "speed/speakers.rs"]
 mod speakers;
 #[path = "speed/stdio.rs"]
@@ -84,9 +88,11 @@ impl Plan {
 /// A section of the table.
 type Case = fn(&House, &Plan, &mut Board) -> anyhow::Result<()>;
 
-const CASES: [(&str, Case); 19] = [
+const CASES: [(&str, Case); 21] = [
     ("static", cases::static_binary),
     ("python", cases::python),
+    ("ready", ready::python),
+    ("code", code::python),
     ("node", cases::node),
     ("bun", cases::bun),
     ("packages", packages::python),

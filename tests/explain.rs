@@ -15,7 +15,7 @@ const REFUSED: &[[&str; 4]] = &[
     ],
     ["read", "%", "view: not granted", "manifest"],
     ["write", "main.py", "view: read-only", "built-in"],
-    ["write", "%/made", "view: not granted", "manifest"],
+    ["write", "%/made/", "view: not granted", "manifest"],
     ["write", "%/moved", "view: not granted", "manifest"],
     ["run", "%/program", "view: not granted", "manifest"],
     [
@@ -121,7 +121,7 @@ fn a_recorded_call_tells_all_that_it_was_refused() {
             .cli(&["call", "esc:asks", "--explain", "--input", &input])
             .stderr;
         assert!(
-            shown.contains("  read ../../secret/secret.txt (view: not granted; manifest)"),
+            shown.contains("  refused: read ../../secret/secret.txt (view: not granted; manifest)"),
             "{shown}"
         );
         let kept = playground.records().pop().unwrap()["violations"].to_string();
@@ -750,4 +750,188 @@ fn the_recorder_has_no_more_capabilities_than_it_needs() {
             );
         }
     });
+}
+
+/// What a line of advice says to write: the entries of a list of the manifest, and a line of a
+/// policy.
+fn advised(line: &str) -> (Value, String) {
+    let (entries, rest) = line.split_once(" in securityContext.").unwrap();
+    let entries = &entries[entries.find(": \"").unwrap() + 2..];
+    let (place, rest) = rest.split_once(" (").unwrap();
+    let (_, rest) = rest.split_once("), and ").unwrap();
+    let (rule, _) = rest.rsplit_once(" in ").unwrap();
+    let list: Value = serde_json::from_str(&format!("[{entries}]")).unwrap();
+    let asks = place
+        .rsplit('.')
+        .fold(list, |inner, name| json!({ name: inner }));
+    let (table, entry) = rule.split_once("] ").unwrap();
+    (
+        json!({ "securityContext": asks }),
+        format!("{table}]\n{entry}\n"),
+    )
+}
+
+/// Each kind of advice, followed to the letter: by the line of the policy that it names, and by
+/// `--suggest-policy`, as the refusal of the call says that comes between.
+#[test]
+fn advice_works_as_it_is_printed() {
+    let here = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    let [first, second] = here
+        .each_ref()
+        .map(|host| host.local_addr().unwrap().port());
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let file = playground.path("granted/figures.csv");
+    fs::write(&file, "1").unwrap();
+    let folder = file.parent().unwrap().display();
+    let connect = "import socket\nsocket.create_connection(('127.0.0.1', %), 5)\n";
+    let listen = "import socket\nsocket.create_server(('127.0.0.1', 0))\n";
+    let hosts = |port: u16| json!({"securityContext": {"networkAccess": {"allowHosts": [format!("127.0.0.1:{port}")]}}});
+    let rules = format!(
+        "[network]\nhosts = [{{ host = \"127.0.0.1:{first}\", ranges = [\"127.0.0.1/32\"], why = \"t\" }}]\n"
+    );
+    let nothing = || (json!({}), String::new());
+    for (name, script, (asks, policy), told) in [
+        (
+            "reads",
+            format!("open('{}')\n", file.display()),
+            nothing(),
+            true,
+        ),
+        (
+            "lists",
+            format!("import os\nos.listdir('{folder}')\n"),
+            nothing(),
+            true,
+        ),
+        (
+            "writes",
+            "open('made.txt', 'w')\n".to_owned(),
+            nothing(),
+            true,
+        ),
+        (
+            "makes",
+            "import os\nos.makedirs('logs', exist_ok=True)\nopen('logs/a', 'w')\n".to_owned(),
+            nothing(),
+            true,
+        ),
+        (
+            "other",
+            connect.replace('%', &second.to_string()),
+            (hosts(first), rules),
+            true,
+        ),
+        (
+            "names",
+            format!(
+                "{}# http://127.0.0.1:{second}/\n",
+                connect.replace('%', &second.to_string())
+            ),
+            nothing(),
+            true,
+        ),
+        ("listens", listen.to_owned(), nothing(), true),
+    ] {
+        let script = format!("{script}print(1)\n");
+        let tool = format!("esc:{name}");
+        for suggested in [false, true] {
+            playground.tool(name, "python", &script, asks.clone());
+            playground.policy(name, &tool, &policy);
+            playground.settle();
+            let explained = explained(&playground, name, "{}");
+            let plain = playground.cli(&["call", &tool, "--input", "{}"]).stderr;
+            let line = observed(&explained)
+                .into_iter()
+                .filter_map(|denial| denial["ask"].as_str().map(str::to_owned))
+                .find(|ask| !ask.starts_with("without") || name == "listens")
+                .unwrap_or_else(|| panic!("{name}: {}", explained.stderr));
+            assert_eq!(plain.contains(&line), told, "{name}: {line}: {plain}");
+            let (wanted, rule) = advised(&line);
+            let more = if name == "other" {
+                hosts(second)
+            } else {
+                wanted
+            };
+            playground.tool(name, "python", &script, more);
+            let policies = playground.path(&format!("sandbox-policies/{name}.policy.toml"));
+            if suggested {
+                fs::remove_file(&policies).unwrap();
+                playground.settle();
+                let refused = playground.cli(&["call", &tool, "--input", "{}"]).stderr;
+                assert!(refused.contains("--suggest-policy"), "{name}: {refused}");
+                // `check` advises a command, which is run as it is printed.
+                let checked = playground.cli(&["check"]).text();
+                let command = checked.split('`').find(|text| {
+                    text.starts_with(&format!("toolhost audit {tool} --suggest-policy"))
+                });
+                let command = command.unwrap_or_else(|| panic!("{name}: {checked}"));
+                let out = policies.display().to_string();
+                let mut command: Vec<_> = command.split(' ').skip(1).collect();
+                command.extend(["--out", &out]);
+                playground.cli(&command);
+            } else {
+                playground.policy(name, &tool, &rule);
+            }
+            playground.settle();
+            let ended = playground.call(&tool, "{}");
+            assert_eq!(
+                ended.out["outputData"], 1,
+                "{name}: {line}: {}",
+                ended.stderr
+            );
+        }
+    }
+}
+
+/// What was refused is told without an explanation: to an agent in the tool's own words and ours,
+/// to a person with the line that grants it.
+#[test]
+fn the_cause_is_named_without_an_explanation() {
+    for who in Who::both() {
+        let playground = Playground::new(who, "/var/tmp");
+        let granted = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = granted.local_addr().unwrap().port();
+        let other = TcpListener::bind("127.0.0.1:0").unwrap();
+        let other = other.local_addr().unwrap().port();
+        let host = format!("127.0.0.1:{port}");
+        let asks = json!({"securityContext": {"networkAccess": {"allowHosts": [host]}}});
+        // A datagram socket that is connected is refused nothing: resolvers sort addresses so.
+        let script = "import json, socket, sys\n\
+            socket.socket(type=socket.SOCK_DGRAM).connect_ex(('127.0.0.1', 4321))\n\
+            for port in json.load(sys.stdin)['ports']:\n    \
+            socket.create_connection(('127.0.0.1', port), 5)\nprint(1)\n";
+        playground.tool("ports", "python", script, asks);
+        playground.policy(
+            "ports",
+            "esc:ports",
+            &format!("[network]\nhosts = [{{ host = \"{host}\", ranges = [\"127.0.0.1/32\"], why = \"t\" }}]\n"),
+        );
+        let lookup = "import socket\nsocket.getaddrinfo('api.example.com', 443)\n";
+        playground.tool("lookup", "python", lookup, json!({}));
+        playground.settle();
+        let ports = |ports: &[u16]| json!({ "ports": ports }).to_string();
+        playground.expect("esc:ports", &ports(&[port]), "ok");
+        let refused = format!("connect 127.0.0.1:{other}: not granted");
+        let agent = Server::start(&playground)
+            .called("esc:ports", json!({"ports": [port, other]}))
+            .to_string();
+        assert!(
+            agent.contains(&refused) && !agent.contains("allowHosts"),
+            "{who:?}: {agent}"
+        );
+        let person = playground
+            .cli(&["call", "esc:ports", "--input", &ports(&[port, other])])
+            .stderr;
+        assert!(
+            person.contains(&refused) && person.contains("ranges = [\"127.0.0.1/32\"]"),
+            "{who:?}: {person}"
+        );
+        let record = playground.records().pop().unwrap()["violations"].to_string();
+        assert!(record.contains(&format!("127.0.0.1:{other}")), "{record}");
+        assert!(!record.contains("127.0.0.1:4321"), "{record}");
+        let agent = Server::start(&playground)
+            .called("esc:lookup", json!({}))
+            .to_string();
+        assert!(agent.contains("was granted no hosts"), "{who:?}: {agent}");
+    }
 }

@@ -21,6 +21,7 @@ fn machine() -> policy::Machine {
             roots: vec![program.into()],
             version: "1.2.3".into(),
             found: "PATH".into(),
+            environment: None,
         };
         (language, runtime)
     });

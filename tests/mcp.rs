@@ -19,7 +19,7 @@ impl Client {
     fn connect(world: &World, modern: bool) -> Client {
         let (to, input) = tokio::io::duplex(1 << 20);
         let (output, from) = tokio::io::duplex(1 << 20);
-        let server = mcp::Mcp::new(Arc::clone(&world.service));
+        let server = mcp::Mcp::new(Arc::clone(&world.service), None);
         let client = mcp::Client {
             caller: toolhost::service::Caller::named("agent"),
             label: None,
@@ -456,7 +456,7 @@ async fn when_the_client_leaves_running_calls_are_killed_and_the_server_ends() {
         let mut client = Client::start(&world, modern).await;
         let (_, before) = client.lasting(&world).await;
         client.to.take().unwrap().shutdown().await.unwrap();
-        assert_eq!(client.ended(Duration::from_secs(2)).await, Ok(()));
+        assert_eq!(client.ended(Duration::from_secs(30)).await, Ok(()));
         assert_eq!(dropped(), before + 1);
     }
     // A client that cannot be answered is gone: its reading end is closed, and then something is
@@ -468,7 +468,7 @@ async fn when_the_client_leaves_running_calls_are_killed_and_the_server_ends() {
         BufReader::new(tokio::io::duplex(1).0).lines(),
     ));
     client.send("garbage").await;
-    assert_eq!(client.ended(Duration::from_secs(5)).await, Ok(()));
+    assert_eq!(client.ended(Duration::from_secs(30)).await, Ok(()));
     assert_eq!(dropped(), before + 1, "what ran is killed");
     // The control: what was asked before the end of input is still answered.
     let mut client = Client::start(&world, false).await;
@@ -622,7 +622,7 @@ async fn a_client_that_does_not_read_holds_back_its_own_calls_and_leaves_when_it
         "{begun} of 80 calls ran, and nobody had read an answer"
     );
     to.shutdown().await.unwrap();
-    let ended = client.ended(Duration::from_secs(8)).await;
+    let ended = client.ended(Duration::from_secs(30)).await;
     assert!(ended.expect_err("answers are lost").contains("unread"));
 }
 

@@ -1,7 +1,11 @@
 //! Ordinary code gets the answers that it gets elsewhere: what it prints arrives whole, the machine
 //! answers questions about itself, processes of one call work together.
 
+mod uses;
+
 use crate::prelude::*;
+use std::io::IoSlice;
+use std::os::fd::AsRawFd;
 
 /// What a script prints before it ends itself, and how many characters that are.
 const PRINTED: [(&str, &str, usize); 4] = [
@@ -266,6 +270,25 @@ fn requires_sockets(hosts: &[&str], read: &[&str]) -> Value {
 const FILES: &str = "[files]\nread = [{ path = \"./**\", why = \"a test\" }]\n\
                      write = [{ path = \"./out/**\", why = \"a test\" }]\n";
 
+/// The abstract name at which whoever connects gets a descriptor of `folder` (SCM_RIGHTS).
+fn descriptors_of(folder: &Path) -> String {
+    use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixListener};
+    let name = format!("{}-descriptors", folder.display());
+    let address = SocketAddr::from_abstract_name(&name).unwrap();
+    let listener = UnixListener::bind_addr(&address).unwrap();
+    let folder = fs::File::open(folder).unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let (folders, byte) = ([folder.as_raw_fd()], [IoSlice::new(b"x")]);
+            let rights = [ControlMessage::ScmRights(&folders)];
+            sendmsg::<()>(stream.as_raw_fd(), &byte, &rights, MsgFlags::empty(), None).unwrap();
+        }
+    });
+    name
+}
+
 /// Sockets of its own: they work within the call, and reach nothing else.
 #[test]
 fn sockets_of_its_own_reach_nothing_but_the_call() {
@@ -284,7 +307,10 @@ fn sockets_of_its_own_reach_nothing_but_the_call() {
         playground.settle();
         let (tcp, _) = playground.listeners.ports();
         let name = &playground.listeners.abstract_name;
-        let input = json!({"tcp": tcp, "abstract": name, "relay": 40_000}).to_string();
+        let descriptors = descriptors_of(&playground.path("home"));
+        let input = json!({"tcp": tcp, "abstract": name, "relay": 40_000,
+                           "descriptors": descriptors})
+        .to_string();
         playground.listeners.heard();
         for tool in ["esc:own", "esc:named"] {
             let ended = playground.call(tool, &input);
@@ -296,10 +322,23 @@ fn sockets_of_its_own_reach_nothing_but_the_call() {
                 "host",
                 "host abstract",
                 "in a write tree",
+                "descriptor",
+                "another name",
+                "another name by TCP",
+                "names elsewhere",
                 "relay",
                 "relay elsewhere",
             ] {
                 assert_ne!(said[attack], "ok", "{who:?} {tool} {attack}: {}", ended.out);
+            }
+            for name in ["name", "name by TCP"] {
+                let granted = said[name] == "ok";
+                assert_eq!(
+                    granted,
+                    tool == "esc:named",
+                    "{who:?} {tool}: {}",
+                    ended.out
+                );
             }
         }
         assert_eq!(
@@ -317,7 +356,7 @@ fn sockets_of_its_own_reach_nothing_but_the_call() {
         fs::create_dir(playground.path("home/out")).unwrap();
         playground.settle();
         let ended = finish(outside, input.as_bytes());
-        for attack in ["host", "host abstract", "in a write tree"] {
+        for attack in ["host", "host abstract", "in a write tree", "descriptor"] {
             assert_eq!(
                 ended.out[attack], "ok",
                 "outside {attack}: {}",
@@ -386,18 +425,26 @@ fn tools_trust_the_authority_that_a_policy_names_for_their_host() {
         .unwrap();
     let host = format!("127.0.0.1:{}", port.trim());
     let asks = json!({"securityContext": {"networkAccess": {"allowHosts": [host]}}});
-    for (with, ca) in [("with", "ca = \"ca.pem\", "), ("without", "")] {
+    for (with, ca) in [("with", "ca = \"ca.pem\", "), ("without", ""), ("own", "")] {
         for (language, script) in [
             ("python", ASKS_PYTHON),
             ("nodejs", ASKS_NODE),
             ("bun", ASKS_NODE),
         ] {
-            playground.tool(
-                &format!("{with}-{language}"),
-                language,
-                script,
-                asks.clone(),
-            );
+            let name = format!("{with}-{language}");
+            let mut asks = asks.clone();
+            if with == "own" {
+                // The author's: a file of its folder, which its manifest names.
+                let variable = if language == "python" {
+                    "SSL_CERT_FILE"
+                } else {
+                    "NODE_EXTRA_CA_CERTS"
+                };
+                let file = playground.path(&format!("user_scripts/{name}/ca.pem"));
+                asks["execution"] = json!({"env": {variable: file}});
+            }
+            let folder = playground.tool(&name, language, script, asks);
+            fs::write(folder.join("ca.pem"), &authority).unwrap();
         }
         let entry =
             format!("{{ host = \"{host}\", ranges = [\"127.0.0.0/8\"], {ca}why = \"a test\" }}");
@@ -411,8 +458,14 @@ fn tools_trust_the_authority_that_a_policy_names_for_their_host() {
     playground.settle();
     let input = json!({"at": format!("https://{host}/")}).to_string();
     for language in ["python", "nodejs", "bun"] {
-        let ended = playground.call(&format!("esc:with-{language}"), &input);
-        assert_eq!(ended.out["outputData"], 200, "{language}: {}", ended.out);
+        for with in ["with", "own"] {
+            let ended = playground.call(&format!("esc:{with}-{language}"), &input);
+            assert_eq!(
+                ended.out["outputData"], 200,
+                "{with} {language}: {}",
+                ended.out
+            );
+        }
         let ended = playground.call(&format!("esc:without-{language}"), &input);
         assert_eq!(
             ended.out["success"], false,
@@ -458,4 +511,184 @@ fn a_byte_order_mark_is_read_and_utf_16_is_named() {
         "{}",
         ended.stderr
     );
+}
+
+/// A distribution that the machine's Python has, and its version.
+fn installed() -> Option<(String, String)> {
+    let lists = "import importlib.metadata as m, re\nprint('\\n'.join(d.metadata['Name'] + ' ' + d.version \
+        for d in m.distributions() if 'packages' in str(d.locate_file('')) and re.fullmatch('[0-9.]+', d.version)))";
+    let listed = Command::new(crate::harness::PYTHON)
+        .args(["-I", "-c", lists])
+        .output()
+        .unwrap();
+    let text = String::from_utf8(listed.stdout).unwrap();
+    let (name, version) = text.lines().next()?.split_once(' ')?;
+    Some((name.to_owned(), version.to_owned()))
+}
+
+#[test]
+fn requirements_that_the_interpreter_meets_need_no_policy() {
+    let Some((name, version)) = installed() else {
+        return skipped(1, "the machine's Python has no packages");
+    };
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let folder = playground.tool("has", "python", "print(1)\n", json!({}));
+    for (required, wanted) in [
+        (format!("{name}=={version}\n"), "ok 1"),
+        // The controls: another version, and a package that it lacks.
+        (
+            format!("{name}>{version}\n"),
+            "CapabilityError: its python packages",
+        ),
+        (
+            format!("{name}=={version}\nno-such-thing\n"),
+            "CapabilityError: its python packages",
+        ),
+    ] {
+        fs::write(folder.join("requirements.txt"), &required).unwrap();
+        playground.settle();
+        playground.expect("esc:has", "{}", wanted);
+    }
+    fs::write(folder.join("requirements.txt"), name).unwrap();
+    crate::requirements::says(
+        &playground,
+        &["audit", "esc:has", "--all"],
+        &["the interpreter of this machine has them (not checked)"],
+    );
+}
+
+const MANY: &str = "import json, os\ntexts = {n: open('data/' + n).read() for n in os.listdir('data') \
+    if os.path.isfile('data/' + n)}\nprint(json.dumps([sum(map(len, texts.values())), \
+    os.path.exists('data/below/deep.csv')]))\n";
+
+#[test]
+fn more_files_than_are_shown_one_by_one_are_shown_as_a_folder_without_the_others() {
+    for who in Who::both() {
+        let playground = Playground::new(who, "/var/tmp");
+        let asks =
+            json!({"securityContext": {"fileAccess": {"allowRead": ["self", "data/*.csv"]}}});
+        let folder = playground.tool("many", "python", MANY, asks);
+        fs::create_dir_all(folder.join("data/below")).unwrap();
+        fs::write(folder.join("data/below/deep.csv"), "secret").unwrap();
+        for name in ["secret.txt", ".hidden.csv"] {
+            fs::write(folder.join("data").join(name), "secret").unwrap();
+        }
+        let put = |count: usize| {
+            for number in 0..count {
+                fs::write(folder.join(format!("data/{number}.csv")), "x").unwrap();
+            }
+            playground.settle();
+        };
+        put(200);
+        playground.expect("esc:many", "{}", "ok [200,false]");
+        put(450);
+        playground.expect("esc:many", "{}", "ok [450,false]");
+        // A name that cannot be covered, and more others than are.
+        let odd: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(b"odd-\xff.csv");
+        let odd = folder.join("data").join(odd);
+        fs::write(&odd, "secret").unwrap();
+        playground.expect("esc:many", "{}", "SecurityError: request the folder");
+        fs::remove_file(odd).unwrap();
+        for number in 0..200 {
+            fs::write(folder.join(format!("data/{number}.txt")), "secret").unwrap();
+        }
+        playground.settle();
+        playground.expect("esc:many", "{}", "SecurityError: request the folder");
+    }
+}
+
+#[test]
+fn a_closed_folder_of_somebody_else_is_left_alone() {
+    if !is_root() {
+        return skipped(1, "a folder of another user needs root");
+    }
+    let playground = Playground::new(Who::User, "/var/tmp");
+    let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["self"], "allowWrite": ["out/**"]}}});
+    let script = "import json, os\nopen('out/new', 'w').close()\ntry:\n    os.listdir('out/theirs')\n\
+        except OSError as e:\n    print(json.dumps(e.strerror))\n";
+    let folder = playground.tool("shares", "python", script, asks);
+    playground.allow("shares", "esc:shares", &["./**"], &["./out/**"]);
+    let theirs = folder.join("out/theirs");
+    fs::create_dir_all(&theirs).unwrap();
+    playground.settle();
+    let close = |mode: u32| {
+        std::os::unix::fs::chown(&theirs, Some(54321), Some(54321)).unwrap();
+        fs::set_permissions(&theirs, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    close(0o700);
+    playground.expect("esc:shares", "{}", "ok \"Permission denied\"");
+    // One that can be entered could hold anything.
+    close(0o711);
+    playground.expect("esc:shares", "{}", "SecurityError: make it readable");
+}
+
+const AROUND: &str = "import json, os\ncould = []\n\
+    def tried(name, work):\n    try:\n        work()\n        could.append(name)\n    except OSError:\n        pass\n\
+    here = os.getcwd()\n\
+    tried('scratch', lambda: open('/tmp/a', 'w').close())\n\
+    tried('link', lambda: os.symlink('a', '/tmp/link'))\n\
+    tried('pipe', lambda: os.mkfifo('/tmp/pipe'))\n\
+    tried('beside', lambda: open('beside', 'w').close())\n\
+    tried('above', lambda: open('../above', 'w').close())\n\
+    tried('root', lambda: open('../../root', 'w').close())\n\
+    tried('read', lambda: open('data.txt').close())\n\
+    print(json.dumps(could))\n";
+
+#[test]
+fn a_root_below_tmp_gets_the_answers_that_it_gets_elsewhere() {
+    for who in Who::both() {
+        for below in ["/var/tmp", "/tmp"] {
+            let playground = Playground::new(who, below);
+            let folder = playground.tool("around", "python", AROUND, json!({}));
+            fs::write(folder.join("data.txt"), "").unwrap();
+            let staged = json!({"securityContext": {"fileAccess": {"allowWrite": ["out/*.csv"]}}});
+            let script = AROUND.replace("data.txt", "/tmp/a") + "open('out/a.csv', 'w').close()\n";
+            playground.tool("staged", "python", &script, staged);
+            playground.allow("staged", "esc:staged", &["./**"], &["./out/**"]);
+            playground.settle();
+            playground.expect("esc:around", "{}", r#"ok ["scratch","link","pipe","read"]"#);
+            // Landlock cannot tell such a folder from the scratch around it: `check` says so, and
+            // the refusal does.
+            let wanted = if below == "/tmp" {
+                r#"ok ["scratch","read"]"#
+            } else {
+                r#"ok ["scratch","link","pipe","read"]"#
+            };
+            playground.expect("esc:staged", "{}", wanted);
+            let fails = "import os\nos.symlink('a', '/tmp/link')\nopen('no such file')\n";
+            fs::write(playground.path("user_scripts/staged/main.py"), fails).unwrap();
+            for verb in [&["check"][..], &["call", "esc:staged", "--input", "{}"]] {
+                let ended = playground.cli(verb);
+                let said = ended.text() + &ended.stderr;
+                assert_eq!(
+                    said.contains("links, pipes and sockets"),
+                    below == "/tmp",
+                    "{said}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_module_in_src_is_named_before_its_import_fails() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let script = "import json\nfrom demo.core import answer\nprint(json.dumps(answer))\n";
+    let folder = playground.tool("layout", "python", script, json!({}));
+    fs::create_dir_all(folder.join("src/demo")).unwrap();
+    fs::write(folder.join("src/demo/core.py"), "answer = 42\n").unwrap();
+    playground.settle();
+    let said = || playground.cli(&["check"]).text();
+    playground.expect("esc:layout", "{}", "ScriptError: demo");
+    assert!(
+        said().contains("line 2: `demo.core` lies in src/"),
+        "{}",
+        said()
+    );
+    // What it advises.
+    let path = "import sys\nsys.path.insert(0, 'src')\n";
+    fs::write(folder.join("main.py"), format!("{path}{script}")).unwrap();
+    playground.settle();
+    playground.expect("esc:layout", "{}", "ok 42");
+    assert!(!said().contains("lies in src/"), "{}", said());
 }

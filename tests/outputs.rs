@@ -194,3 +194,85 @@ async fn a_secret_argument_is_hidden_in_a_successful_answer() {
         "{report:?}"
     );
 }
+
+/// A picture is a picture from every tool: a block to a model, its size in an observation and on a
+/// terminal, and a file where that is asked for.
+#[test]
+fn content_is_parts_from_every_tool_on_every_transport() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    playground.allow_builtin_tools();
+    let code = "import base64, json\npng = base64.b64encode(b'\\x89PNG' + bytes(9996)).decode()\n\
+        print(json.dumps({'$content': [{'type': 'text', 'text': 'a plot'}, \
+        {'type': 'image', 'mimeType': 'image/png', 'data': png}, {'type': 'resource', \
+        'resource': {'uri': 'x://../../evil.csv', 'mimeType': 'text/csv', 'text': 'a,b'}}]})[:-1] \
+        + MORE + '}')\n";
+    let code = |more: &str| code.replace("MORE", more);
+    let plain = json!({"language": "python", "code": code("''")});
+    let both = json!({"language": "python", "code": code("', \"structured\": {\"n\": 1}'")});
+    let mut server = Server::start(&playground);
+    let answer = server.called("core:run-code", plain.clone())["result"].clone();
+    let kinds: Vec<_> = answer["content"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|block| block["type"].as_str().unwrap())
+        .collect();
+    assert_eq!(kinds, ["text", "text", "image", "resource"], "{answer}");
+    let envelope = |answer: &Value| answer["structuredContent"].clone();
+    let ours = json!({"success": true, "outputData": null});
+    assert_eq!(envelope(&answer), ours);
+    // Who reads one text reads ours, whatever the tool's says.
+    assert_eq!(answer["content"][0]["text"], ours.to_string());
+    let answer = server.called("core:run-code", both.clone())["result"].clone();
+    let with = json!({"success": true, "outputData": {"n": 1}});
+    assert_eq!(envelope(&answer), with);
+    assert_eq!(answer["content"][0]["text"], with.to_string());
+    let wrong = code("''").replace("'data': png", "'data': 'no'");
+    let wrong = server.called(
+        "core:run-code",
+        json!({"language": "python", "code": wrong}),
+    );
+    assert!(kind(&wrong) == "OutputValidationError", "{wrong}");
+    // What asks a client asks nobody here: it is data.
+    let asks = json!({"language": "python", "code": "print('{\"$ask\": 1}')"});
+    let asks = server.called("core:run-code", asks)["result"]["structuredContent"].clone();
+    assert_eq!(asks["outputData"], json!({"$ask": 1}), "{asks}");
+
+    let action = format!(
+        "<ACTION><tool_id>core:run-code</tool_id><inputs><input name=\"language\">python</input>\
+         <input name=\"code\"><![CDATA[{}]]></input></inputs></ACTION>",
+        code("''")
+    );
+    let text = playground.path("action.xml").display().to_string();
+    fs::write(&text, action).unwrap();
+    let observed = playground.cli(&["act", "--text", &text]).text();
+    assert!(
+        observed.contains("\"bytes\":10000") && observed.len() < 1000,
+        "{observed}"
+    );
+
+    let whole = playground.call("core:run-code", &plain.to_string()).out;
+    let data = whole["outputData"]["$content"][1]["data"].as_str();
+    assert_eq!(data.map(str::len), Some(13336), "--json has the data");
+    // Names are the host's, and a name that exists is passed over, also if it is a link.
+    let folder = playground.path("parts");
+    fs::create_dir(&folder).unwrap();
+    let secret = playground.path("elsewhere");
+    symlink(&secret, folder.join("run-code-1.png")).unwrap();
+    let input = both.to_string();
+    let words = ["call", "core:run-code", "--input", &input];
+    let save = ["--save", folder.to_str().unwrap()];
+    let shown = playground.cli(&words).text();
+    assert_eq!(
+        shown,
+        "a plot\nimage/png 10 KB\ntext/csv 3 bytes\n{\"n\":1}\n"
+    );
+    let shown = playground.cli(&[&words[..], &save].concat()).text();
+    let files = ["run-code-2.png", "run-code-1.csv"].map(|name| folder.join(name));
+    let line = |line: &str, file: &Path| format!("{line}  {}\n", file.display());
+    let lines = line("image/png 10 KB", &files[0]) + &line("text/csv 3 bytes", &files[1]);
+    assert_eq!(shown, format!("a plot\n{lines}{{\"n\":1}}\n"));
+    assert!(fs::read(&files[0]).unwrap().starts_with(b"\x89PNG") && !secret.exists());
+    assert_eq!(fs::read_to_string(&files[1]).unwrap(), "a,b");
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 3);
+}

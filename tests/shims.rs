@@ -23,15 +23,13 @@ fn run(
     input: &str,
 ) -> (Option<i32>, String, String) {
     let (folder, own) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let guest = runtimes::shim_path(runtime.language).expect("a shim");
+    let mut shape = toolhost::policy::Shape::bare("test:shim@1.0.0", runtime.clone());
+    shape.entry_point = Some(entry.to_owned());
+    let (guest, shim_text) = runtimes::shim(&shape).expect("a shim");
     let shim = own
         .path()
         .join(Path::new(guest).file_name().expect("a name"));
-    fs::write(
-        &shim,
-        runtimes::shim_source(runtime.language).expect("a shim"),
-    )
-    .unwrap();
+    fs::write(&shim, shim_text).unwrap();
     for (name, text) in HELPERS.into_iter().chain([(name, text)]) {
         fs::write(folder.path().join(name), text).unwrap();
     }

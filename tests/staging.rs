@@ -103,13 +103,10 @@ fn what_matches_is_published_as_the_folders_owner() {
             "{told:?}"
         );
         // A link is made where nothing is written live, and is not published.
-        assert_eq!(told["out/hard.csv"], "it has more than one hard link");
-        assert!(
-            ["note.txt", "x.tool.json"]
-                .iter()
-                .all(|name| told[&format!("out/{name}")].contains("matches none")),
-            "{told:?}"
-        );
+        for name in ["out/hard.csv", "out/note.txt"] {
+            assert_eq!(told[name], "it has more than one hard link");
+        }
+        assert!(told["out/x.tool.json"].contains("matches none"), "{told:?}");
         // What it holds is told of a file that was dropped, too.
         let dropped = ended.out["artifacts"]
             .as_array()

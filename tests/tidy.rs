@@ -209,7 +209,11 @@ fn expand(before: &str, text: &str, found: &mut Vec<String>) {
     for (at, c) in group.char_indices() {
         match c {
             ',' | '}' if depth == 0 => {
-                expand(&path, group[start..at].trim(), found);
+                // Nothing stands between the last comma and the brace.
+                let one = group[start..at].trim();
+                if !one.is_empty() {
+                    expand(&path, one, found);
+                }
                 start = at + 1;
                 if c == '}' {
                     return;

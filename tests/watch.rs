@@ -318,3 +318,22 @@ fn where_the_kernel_takes_no_more_watches_it_looks_by_itself() {
         plenty.1.said()
     );
 }
+
+#[test]
+fn a_link_that_leads_elsewhere_is_followed_again() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    for (name, answer) in [("one", 1), ("two", 2)] {
+        let folder = playground.tool("own", "python", &format!("print({answer})\n"), json!({}));
+        fs::rename(folder, playground.path(name)).unwrap();
+    }
+    let [link, next] = ["user_scripts/own", "next"].map(|at| playground.path(at));
+    symlink(playground.path("one"), &link).unwrap();
+    symlink(playground.path("two"), &next).unwrap();
+    playground.settle();
+    let web = Web::start(&playground, &[]);
+    assert_eq!(output(&web, "esc:own"), 1);
+    fs::rename(&next, &link).unwrap();
+    wait_for("the other folder", || output(&web, "esc:own") == 2);
+    fs::remove_file(&link).unwrap();
+    wait_for("no folder", || listed(&web).is_empty());
+}

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use toolhost::executor::process::shape_lines;
-use toolhost::executor::{Context, Ending, Executor, Outcome};
+use toolhost::executor::{Call, Context, Ending, Executor, Outcome};
 use toolhost::service::{Arguments, CallRequest, Caller, Sink};
 use toolhost::{fault, policy};
 
@@ -176,11 +176,28 @@ pub async fn run(
     input: &Value,
 ) -> (Duration, Result<Outcome, fault::Fault>) {
     let events = toolhost::executor::ToolSender::unheard();
-    let call = tool.call(input);
+    let mut call = tool.call(input);
     let started = Instant::now();
     let context = Context::new("bench", "bench", Default::default());
-    let ended = executor.run(&context, call, &events).await;
+    let ended = match read(executor, &mut call, &context).await {
+        Ok(()) => executor.run(&context, call, &events).await,
+        Err(fault) => Err(fault),
+    };
     (started.elapsed(), ended)
+}
+
+/// Reads the script of a call, as the service does for each.
+async fn read(
+    executor: &dyn Executor,
+    call: &mut Call,
+    context: &Context,
+) -> Result<(), fault::Fault> {
+    let confinement = call.confinement.as_mut();
+    if let Some(confinement) = confinement.filter(|it| it.shape.script.is_some()) {
+        let script = executor.read(&confinement.shape, &context.deadline).await?;
+        confinement.per_call.script = Some(Arc::new(script));
+    }
+    Ok(())
 }
 
 /// As `run`, for a tool that answers.

@@ -43,7 +43,7 @@ fn input() -> Value {
 /// Whom a client asks.
 #[derive(Clone)]
 enum Way {
-    Executor(Arc<dyn Executor>, Tool),
+    Executor(Arc<dyn Executor>, Box<Tool>),
     Service(Arc<Service>, Box<CallRequest>),
     Web(Web),
 }
@@ -278,7 +278,8 @@ fn served(house: &House, service: &Arc<Service>) -> anyhow::Result<Served> {
             .await
             .map_err(anyhow::Error::msg)?;
         let address = listener.address()?.to_string();
-        let (background, opened) = background::open(service.clone(), None).await;
+        let background = background::stored(service.clone(), None);
+        let opened = background.open_store().await;
         opened.map_err(anyhow::Error::msg)?;
         let callers = face::Callers::Own(WHO.to_owned());
         let (brokers, announced) = Default::default();
@@ -318,7 +319,7 @@ fn compared(
         house.scripts.clone()
     };
     let ways = [
-        ("executor", Way::Executor(executor, of_tool)),
+        ("executor", Way::Executor(executor, Box::new(of_tool))),
         ("service", Way::service(&service, tool)),
         ("HTTP", Way::Web(Web::http(&server.address, tool))),
         ("MCP", Way::Web(Web::mcp(&server.address, tool))),

@@ -105,6 +105,19 @@ fn write_tools(base: &Path) -> anyhow::Result<()> {
         "main.py",
         super::network::CONNECTS.as_bytes(),
     )?;
+    write_tool(
+        base,
+        "code",
+        "python",
+        "main.py",
+        super::code::LOOKS_UP.as_bytes(),
+    )?;
+    let file = base.join("code/code.tool.json");
+    let mut manifest: Value = serde_json::from_slice(&fs::read(&file)?)?;
+    manifest["calls"] = json!(["bench:python"]);
+    manifest["parameters"]["properties"]["n"] =
+        json!({"type": "integer", "description": "How many look-ups."});
+    fs::write(file, serde_json::to_vec_pretty(&manifest)?)?;
     write_tool(base, "node", "nodejs", "main.js", modules::NODE.as_bytes())?;
     write_tool(base, "bun", "bun", "main.js", modules::BUN.as_bytes())?;
     write_tool(base, "typed", "wasm", "main.wat", modules::TYPED.as_bytes())?;
@@ -239,6 +252,27 @@ impl House {
         )
     }
 
+    /// One more, whose tools have this policy.
+    pub fn service_with(&self, rules: &str) -> anyhow::Result<Arc<Service>> {
+        let state = tempfile::tempdir_in(&self.root)?.keep();
+        fs::write(state.join("bench.policy.toml"), rules)?;
+        let policies = policy::Policies::load(&state, &self.root);
+        let policies = policies.map_err(|problems| anyhow::anyhow!("{problems:?}"))?;
+        let rules = service::Rules {
+            policies: Arc::new(policies),
+            machine: self.machine.clone(),
+        };
+        let executors = (&self.scripts, &self.wasm);
+        let settings = service::Settings::default();
+        made(
+            &self.root,
+            &state.to_string_lossy(),
+            rules,
+            executors,
+            settings,
+        )
+    }
+
     /// The command line, with a state folder of its own.
     pub fn server(&self) -> anyhow::Result<Command> {
         let state = tempfile::tempdir_in(&self.root)?.keep();
@@ -321,10 +355,12 @@ fn made(
         .add_source(Arc::new(loader))
         .map_err(anyhow::Error::msg)?;
     Ok(Service::new(Components {
+        artifacts: toolhost::service::Artifacts::new(None, Default::default()),
         packages: toolhost::service::packages::BuildSettings::none("a bench without packages"),
         registry: Arc::new(registry),
         rules,
         executors: Executors {
+            ready: None,
             process: Some(scripts.clone()),
             wasm: Some(wasm.clone()),
             remote: None,
@@ -368,6 +404,7 @@ impl Tool {
             confinement: Some(self.confinement.clone()),
             service: None,
             output_bytes: u64::MAX,
+            session: None,
         }
     }
 }

@@ -298,6 +298,7 @@ fn service(house: &House, root: &Path, base: PathBuf) -> anyhow::Result<Arc<Serv
         .add_source(Arc::new(loader))
         .map_err(anyhow::Error::msg)?;
     Ok(Service::new(Components {
+        artifacts: toolhost::service::Artifacts::new(None, Default::default()),
         packages: service::packages::BuildSettings {
             store: Ok(root.join("state/packages")),
             indexes: vec![index],
@@ -310,6 +311,7 @@ fn service(house: &House, root: &Path, base: PathBuf) -> anyhow::Result<Arc<Serv
             machine: Arc::new(machine),
         },
         executors: Executors {
+            ready: None,
             process: Some(house.scripts.clone()),
             wasm: None,
             remote: None,

@@ -26,7 +26,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 /// Members that the summary of a report shows already, or that are only for programs.
-const NOT_SHOWN: [&str; 11] = [
+const NOT_SHOWN: [&str; 12] = [
+    "calls",
     "tool",
     "policy",
     "policyFile",
@@ -114,7 +115,7 @@ pub struct Args {
     #[arg(requires = "tool", conflicts_with_all = ["suggest_policy", "probe"])]
     pub http: Option<remote::ServerAddress>,
     /// Which tools can: read:PATH, write:PATH, reach:HOST[:PORT], secret:NAME,
-    /// package:NAME[@VERSION], service:ID or call:TOOL; a relative path starts at the current
+    /// package:NAME[@VERSION], service:ID, ready:TOOL, session:TOOL or call:TOOL; a relative path starts at the current
     /// folder
     #[arg(long, value_name = "QUESTION", conflicts_with = "call")]
     pub who_can: Option<String>,
@@ -135,8 +136,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
             "/v1/tools/{}/audit",
             utf8_percent_encode(reference, NON_ALPHANUMERIC)
         );
-        let report =
-            remote::Server { http: http.clone() }.ask(Method::GET, &path, None, "digests")?;
+        let report = remote::Server::new(http.clone()).ask(Method::GET, &path, None, "digests")?;
         words::show(render(&report, &args).as_bytes());
         return Ok(Exit::Ok.into());
     }
@@ -187,7 +187,8 @@ fn render(report: &Value, args: &Args) -> String {
 /// packages are.
 fn with_records(settings: &Settings, known: &host::Tools, tool: &registry::Tool) -> Value {
     let decision = known.foreseen(tool, &known.policies, &known.machine);
-    let mut entry = entry(&decision, &tool.manifest);
+    let reached = known.reached(&decision, &known.policies, &known.machine);
+    let mut entry = entry(&decision, &tool.manifest, reached);
     let log = || host::audit_log(settings).map_err(|why| why.to_string());
     let last = log().and_then(|log| log.last_denials(tool, &decision));
     entry[policy::audit::LAST_DENIALS] =
@@ -242,12 +243,12 @@ fn suggest_policy(
     tool: &registry::Tool,
     file: Option<&Path>,
 ) -> anyhow::Result<String> {
-    let root = settings
-        .root
-        .canonicalize()
-        .unwrap_or_else(|_| settings.root.clone());
     let decision = known.decide(tool);
-    let text = policy::suggest::policy(&tool.manifest, &tool.site, &decision, &root);
+    let places = policy::suggest::Places {
+        root: &files::resolved(&settings.root),
+        policies: &files::resolved(&settings.policy_path()),
+    };
+    let text = policy::suggest::policy(&tool.manifest, &tool.site, &decision, &places);
     let Some(file) = file else { return Ok(text) };
     // A second policy that names the exact id would stop everything.
     if decision.governing.exact || !text.lines().any(|line| line.starts_with("tools = ")) {
@@ -278,6 +279,15 @@ fn runs(report: &Value, runtimes: impl Iterator<Item = String>) -> String {
     }
 }
 
+/// What may be started before calls, or go on between them.
+fn waits(report: &Value) -> Vec<String> {
+    let ready: Option<policy::ReadyGrant> = serde_json::from_value(report["ready"].clone()).ok();
+    let sessions: Option<policy::SessionGrant> =
+        serde_json::from_value(report["sessions"].clone()).ok();
+    let ready = ready.iter().map(Grantable::text);
+    ready.chain(sessions.iter().map(Grantable::text)).collect()
+}
+
 /// A few lines: whether a call runs, under which policy, and what it may touch. What is empty is
 /// shown as `none`.
 fn summary(report: &Value) -> String {
@@ -304,6 +314,9 @@ fn summary(report: &Value) -> String {
             word(&it["from"])
         )
     });
+    // Several requests can be met by one grant.
+    let calls = serde_json::from_value(report["calls"].clone());
+    let calls: Vec<policy::CallGrant> = calls.unwrap_or_default();
     let risks = list(&report["highRisks"]).iter();
     let risks = risks.map(|risk| {
         format!(
@@ -328,14 +341,18 @@ fn summary(report: &Value) -> String {
         .map(str::to_owned);
     let uses = secrets
         .chain(capabilities)
-        .chain(["env", "package", "service"].into_iter().flat_map(granted));
+        .chain(["env", "package", "service"].into_iter().flat_map(granted))
+        .chain(calls.iter().map(Grantable::text))
+        .chain(list(&report["reaches"]).iter().map(word));
     let policy = word(&report["policy"]);
     let mode = word(&report["mode"]);
     let file = word(&report["policyFile"]);
     let policy = format!("{policy} (mode {mode}) {file}");
+    let runs = std::iter::once(runs(report, granted("runtime")));
+    let runs = runs.chain(waits(report)).collect();
     let lines: [(&str, Vec<String>); 10] = [
         ("policy", vec![policy.trim_end().to_owned()]),
-        ("runs", vec![runs(report, granted("runtime"))]),
+        ("runs", runs),
         ("read", granted("read").collect()),
         ("write", granted("write").collect()),
         ("hosts", granted("host").chain(risks).collect()),
@@ -385,11 +402,12 @@ fn has_process(report: &Value) -> bool {
 }
 
 /// The limits that a call is held to: without a process there is only its time and its answer,
-/// without a network no traffic.
+/// without a network no traffic, and without calls from its code none of their number.
 fn effective_limits(report: &Value) -> impl Iterator<Item = &Value> {
     list(&report["limits"]).iter().filter(|limit| {
         if has_process(report) {
-            report["network"] != "none" || limit["enforcedBy"] != "network"
+            (report["network"] != "none" || limit["enforcedBy"] != "network")
+                && (limit["limit"] != "nestedCalls" || !list(&report["calls"]).is_empty())
         } else {
             limit["limit"] == "timeoutMs" || limit["limit"] == "outputBytes"
         }
@@ -519,7 +537,8 @@ fn all(known: &host::Tools, json: bool, out: &mut dyn Write) -> io::Result<()> {
     let tools = known.tools();
     let entries = tools.iter().map(|tool| {
         let decision = known.foreseen(tool, &known.policies, &known.machine);
-        entry(&decision, &tool.manifest)
+        let reached = known.reached(&decision, &known.policies, &known.machine);
+        entry(&decision, &tool.manifest, reached)
     });
     if json {
         writeln!(out, "{{\"tools\": [")?;
@@ -591,13 +610,21 @@ fn from_here(question: &str) -> anyhow::Result<String> {
 
 /// The decision about one tool: text, or one JSON object.
 pub fn one(decision: &policy::Decision, manifest: &Manifest, json: bool) -> String {
-    let entry = entry(decision, manifest);
+    let entry = entry(decision, manifest, Vec::new());
     if json { pretty(&entry) } else { whole(&entry) }
 }
 
-/// The decision as data, with the digest of the script: what `diff` compares.
-pub(super) fn entry(decision: &policy::Decision, manifest: &Manifest) -> Value {
+/// The decision as data, with the digest of the script and what its code reaches through other
+/// tools: what `diff` compares.
+pub(super) fn entry(
+    decision: &policy::Decision,
+    manifest: &Manifest,
+    reached: Vec<String>,
+) -> Value {
     let mut entry = policy::audit::json(decision, manifest);
+    if !reached.is_empty() {
+        entry["reaches"] = json!(reached);
+    }
     entry["digests"]["script"] = json!(
         decision
             .identity
@@ -681,7 +708,7 @@ fn shape(known: &host::Tools, tool: &registry::Tool) -> anyhow::Result<Arc<polic
     }
     if tool.manifest.id == policy::RUN_CODE {
         let site = ToolPaths {
-            folder: "/tmp".into(),
+            folder: crate::sandbox::CALL_FOLDER.into(),
             script: None,
             ..ToolPaths::clone(&tool.site)
         };

@@ -2,26 +2,30 @@
 //!
 //! An interrupt ends the tool. A pipe on standard input that stays silent counts as no input.
 
+use super::parts::{self, Files};
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
-use super::{host, process, words};
-
+use super::{files, host, process, words};
 use crate::base::text::{self, printable};
 use crate::executor::{Denial, ToolAnswer};
 use crate::fault::{Fault, Kind};
 use crate::registry;
 use crate::service::{
-    self, Answer, Approver, Arguments, Ask, CallRequest, Caller, Event, LIMIT, Question, Report,
-    Reporting, Service, Sink, Verbose,
+    self, Answer, Approver, Arguments, Ask, BroughtFile, CallRequest, Caller, Event, LIMIT,
+    Question, Report, Reporting, Service, Sink, Verbose,
 };
+use anyhow::Context;
 use futures_util::future::BoxFuture;
+use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::termios::{FlushArg, tcflush};
 use serde_json::json;
+use serde_json::value::RawValue;
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, IsTerminal, Read};
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
@@ -30,6 +34,10 @@ use tokio_util::sync::CancellationToken;
 const MAX_INPUT_BYTES: u64 = 64 * 1024 * 1024;
 /// How long a pipe may be silent before it counts as one without a writer, milliseconds.
 const SILENCE_MS: u16 = 1000;
+/// The beginning of a word that brings a file.
+const BRINGS: &str = "file=@";
+/// Most requests that stand before what was refused.
+const MAX_LEADING: usize = 5;
 /// Lines of a log that may wait to be shown.
 const LINES: usize = 64;
 
@@ -37,7 +45,8 @@ const LINES: usize = 64;
 pub struct Args {
     /// The tool: id, id@1.2.0 or id@^1
     pub tool: String,
-    /// Arguments by name; text is converted to the type the parameter asks for
+    /// Arguments by name; text is converted to the type the parameter asks for. file=@PATH brings a
+    /// file, which lies in /tmp/call/input of the call
     #[arg(value_name = "NAME=VALUE")]
     pub pairs: Vec<String>,
     /// Arguments as one JSON object: the text itself, @FILE, or - for standard input
@@ -53,6 +62,12 @@ pub struct Args {
     /// Print the whole outcome as JSON
     #[arg(long)]
     pub json: bool,
+    /// Write the pictures, sounds and files of the answer into this folder, as new files
+    #[arg(long, value_name = "DIR")]
+    pub save: Option<PathBuf>,
+    /// Write the files that the call leaves in /tmp/call/output into this folder, as new files
+    #[arg(long, value_name = "DIR")]
+    pub output_dir: Option<PathBuf>,
     /// Show what the tool was refused (files, system calls, hosts), and how to request each
     #[arg(long)]
     pub explain: bool,
@@ -77,7 +92,9 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         }
     };
     let id = service::new_id();
+    let files = brought(&args.pairs)?;
     let request = CallRequest {
+        files,
         id: Some(id.clone()),
         label: args.user.clone(),
         timeout_ms: args.timeout_ms,
@@ -88,6 +105,9 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         },
         ..request(&args.tool, given)
     };
+    if let Some(folder) = &args.output_dir {
+        std::fs::create_dir_all(folder).with_context(|| text::path(folder))?;
+    }
     let ended = runtime.block_on(async {
         let mut launchers = host::launchers(settings)?;
         // A launcher, and what else takes time, starts while the host is made.
@@ -104,20 +124,29 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
             service::output::cancelled()
         };
         let (report, live) = shown_live(&service, request, args.verbose, over).await;
+        let folder = args.output_dir.as_ref();
+        let written = folder.map(|folder| files::write(&service, &report, folder));
         service.close().await;
-        anyhow::Ok((report, live, signal))
+        anyhow::Ok((report, live, signal, written))
     });
     runtime.shutdown_timeout(process::SHUTDOWN_TIMEOUT);
-    let (report, live, signal) = ended?;
+    let (report, live, signal, written) = ended?;
     let report = if args.explain {
         report
     } else {
         report.for_agents()
     };
-    Ok(match signal {
-        None => show(&args, &report, &live),
-        Some(signal) => exit_interrupted(&args, &report, signal),
-    })
+    match signal {
+        None => {
+            let shown = show(&args, &report, &live)?;
+            let Some(Err(e)) = written else {
+                return Ok(shown);
+            };
+            words::note(&format!("The call ran; its files are not all written: {e}"));
+            Ok(Exit::Host.into())
+        }
+        Some(signal) => Ok(exit_interrupted(&args, &report, signal)),
+    }
 }
 
 /// A call by this process's own user.
@@ -132,6 +161,7 @@ pub(super) fn request(tool: &str, arguments: Arguments) -> CallRequest {
 
 fn reporting() -> Reporting {
     Reporting {
+        at_machine: true,
         trace: host::trace(),
         ..Reporting::default()
     }
@@ -206,21 +236,23 @@ async fn read_input_apart(args: Args) -> anyhow::Result<Arguments> {
         .input
         .as_deref()
         .is_some_and(|input| input != "-" && !input.starts_with('@'));
-    if text || !args.pairs.is_empty() {
+    if text || args.input.is_none() && !args.pairs.is_empty() {
         return read_arguments(&args);
     }
     process::apart(move || read_arguments(&args)).await
 }
 
 fn read_arguments(args: &Args) -> anyhow::Result<Arguments> {
-    Ok(match (&args.input, args.pairs.is_empty()) {
+    let pairs = pairs(&args.pairs)?;
+    Ok(match (&args.input, pairs.is_empty()) {
         (Some(_), false) => {
             return Err(caller(
                 "give the arguments either as name=value or with --input, not both",
             )
             .into());
         }
-        (None, false) => Arguments::Strings(pairs(&args.pairs)?),
+        (None, false) => Arguments::Strings(pairs),
+        (None, true) if !args.pairs.is_empty() => Arguments::Strings(pairs),
         (Some(input), true) => match (input.as_str(), input.strip_prefix('@')) {
             ("-", _) => {
                 words::waits_for("the arguments");
@@ -282,9 +314,26 @@ pub(super) fn text(from: impl Read, name: &str) -> anyhow::Result<String> {
     Ok(text.to_owned())
 }
 
+/// The files that the command line brings: this process opens them, and no other path of a request.
+fn brought(words: &[String]) -> anyhow::Result<Vec<BroughtFile>> {
+    let paths = words.iter().filter_map(|word| word.strip_prefix(BRINGS));
+    let files = paths.map(|path| {
+        let failed = |e: io::Error| caller(format!("{}: {e}", printable(path)));
+        let file = crate::base::files::open(Path::new(path), OFlag::empty()).map_err(failed)?;
+        let facts = file.metadata().map_err(failed)?;
+        if !facts.is_file() {
+            return Err(caller(format!("{}: it is not a regular file", printable(path))).into());
+        }
+        let name = Path::new(path).file_name().and_then(|name| name.to_str());
+        let name = name.unwrap_or_default().to_owned();
+        Ok(BroughtFile::from_file("file", name, file, facts.len()))
+    });
+    files.collect()
+}
+
 fn pairs(words: &[String]) -> anyhow::Result<BTreeMap<String, String>> {
     let mut pairs = BTreeMap::new();
-    for word in words {
+    for word in words.iter().filter(|word| !word.starts_with(BRINGS)) {
         let Some((name, value)) = word.split_once('=').filter(|(name, _)| !name.is_empty()) else {
             return Err(caller(format!(
                 "'{}' is not name=value (JSON is given as --input JSON)",
@@ -310,7 +359,7 @@ fn say_report(report: &Report) {
 }
 
 /// Shows the report: data on standard output, everything for the person on standard error.
-fn show(args: &Args, report: &Report, live: &[String]) -> ExitCode {
+fn show(args: &Args, report: &Report, live: &[String]) -> anyhow::Result<ExitCode> {
     if args.verbose {
         words::note(&background(report, live));
     }
@@ -319,8 +368,15 @@ fn show(args: &Args, report: &Report, live: &[String]) -> ExitCode {
     }
     if args.json {
         say_report(report);
-    } else if let Some(output) = report.outcome.answer() {
-        words::say_with_answer(&ToolAnswer::mark(), Some(output));
+    }
+    if let Some(answer) = report.outcome.answer()
+        && let Err(why) = show_answer(args, report, answer)
+    {
+        // The call is not made again for what could not be saved.
+        if !args.json {
+            say_report(report);
+        }
+        return Err(why);
     }
     if let (Some((_, asked)), Some(version)) = (args.tool.split_once('@'), &report.version)
         && asked.trim() != version
@@ -336,7 +392,41 @@ fn show(args: &Args, report: &Report, live: &[String]) -> ExitCode {
             .unwrap_or_default();
         words::note(&explain(report, said));
     }
-    ended(report, args.explain)
+    Ok(ended(report, args.explain))
+}
+
+/// The answer as text. With `--json` it is printed already, and its parts are only saved.
+fn show_answer(args: &Args, report: &Report, answer: &ToolAnswer) -> anyhow::Result<()> {
+    let Some(places) = &answer.content else {
+        if !args.json {
+            words::say_with_answer(&ToolAnswer::mark(), Some(answer));
+        }
+        return Ok(());
+    };
+    let text = String::from_utf8(
+        answer
+            .part_of(0..answer.bytes())
+            .pieces()
+            .flatten()
+            .collect(),
+    )?;
+    let unsaved = |e: io::Error| {
+        let words = format!("the parts of the answer are not saved (--save): {e}");
+        Refusal::new(Exit::Host, words)
+    };
+    let folder = args.save.as_deref();
+    let files = folder.map(|folder| Files::new(folder, &report.tool));
+    let files = files.transpose().map_err(unsaved)?;
+    for block in service::output::blocks(&text, places) {
+        let line = parts::line(block, files.as_ref()).map_err(unsaved)?;
+        if !args.json {
+            words::say(&line);
+        }
+    }
+    if let Some(beside) = places.1.clone().filter(|_| !args.json) {
+        words::say_json(&serde_json::from_str::<&RawValue>(&text[beside])?);
+    }
+    Ok(())
 }
 
 /// The exit code. Prints why the call failed. `explained`: the denials are printed already.
@@ -372,8 +462,8 @@ fn render_denial(denial: &Denial) -> String {
     )
 }
 
-/// What `--explain` adds: everything that was refused, with the line that would request it, and
-/// what was not observed. `said`: what the failure says already.
+/// What `--explain` adds: first the lines that would request what the tool itself names, then
+/// everything that was refused, and what was not observed. `said`: what the failure says already.
 fn explain(report: &Report, said: &str) -> String {
     let all = report.observed.denials.observed.len();
     let denied_words = if all == 1 {
@@ -388,9 +478,20 @@ fn explain(report: &Report, said: &str) -> String {
         .observed
         .iter()
         .partition(|denial| denial.absent && !denial.named);
+    let asks = told.iter().filter(|denial| denial.named);
+    let asks = asks.filter_map(|denial| denial.ask.as_deref());
+    let mut leading: Vec<&str> = Vec::new();
+    for ask in asks.filter(|ask| !said.contains(ask)) {
+        if leading.len() < MAX_LEADING && !leading.contains(&ask) {
+            leading.push(ask);
+        }
+    }
+    lines.extend(leading.iter().map(|ask| format!("  {ask}")));
     for denial in told {
-        lines.push(format!("  {}", render_denial(denial)));
-        let ask = denial.ask.iter().filter(|ask| !said.contains(ask.as_str()));
+        lines.push(format!("  refused: {}", render_denial(denial)));
+        let ask = denial.ask.iter();
+        let ask =
+            ask.filter(|ask| !said.contains(ask.as_str()) && !leading.contains(&ask.as_str()));
         lines.extend(ask.map(|ask| format!("    {ask}")));
     }
     if let Some(first) = absent.first() {

@@ -8,9 +8,10 @@ use super::refusal::Exit;
 use super::settings::Settings;
 use super::{host, words};
 use crate::base::text::{self, printable};
-use crate::executor::process::Launchers;
+use crate::executor::process::{Launchers, grants};
 use crate::manifest::schema::Schema;
 use crate::manifest::{Code, Problem, Severity};
+use crate::service::{EarlyEnds, ready};
 use crate::{policy, registry};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -38,7 +39,6 @@ type File = registry::FileReport;
 /// What was looked at.
 struct Found {
     files: Vec<File>,
-    tools: Vec<Arc<registry::Tool>>,
     /// Python scripts that their interpreter has still to parse.
     scripts: Vec<python::Script>,
 }
@@ -66,10 +66,13 @@ fn look(
         .chain(scripts)
         .filter_map(|folder| folder.canonicalize().ok())
         .collect();
-    let elsewhere = wanted
-        .iter()
-        .filter(|path| !known.iter().any(|folder| path.starts_with(folder)));
-    let (folders, alone): (Vec<_>, Vec<_>) = elsewhere.cloned().partition(|path| path.is_dir());
+    // A linked folder is known by its link.
+    let is_known = |path: &Path| known.iter().any(|folder| path.starts_with(folder));
+    let elsewhere = wanted.iter().zip(paths).filter(|(path, given)| {
+        !is_known(path) && !std::path::absolute(given).is_ok_and(|given| is_known(&given))
+    });
+    let elsewhere = elsewhere.map(|(path, _)| path.clone());
+    let (folders, alone): (Vec<_>, Vec<_>) = elsewhere.partition(|path| path.is_dir());
     let folders = [tools.clone(), folders].concat();
     let alone = alone
         .into_iter()
@@ -91,18 +94,15 @@ fn look(
     }
     let snapshot = registry.snapshot();
     let mut reports = snapshot.reports.clone();
-    let tools = snapshot.list(&registry::Filter::default());
+    let all = snapshot.list(&registry::Filter::default());
+    typos::add_unknown_calls(&all, &mut reports, &settings.announced_namespaces());
     let scripts = match &rules {
         Some((policies, machine)) => refused::tell(&snapshot, policies, machine, &mut reports),
         None => Vec::new(),
     };
     if paths.is_empty() {
         files.extend(reports);
-        return Found {
-            files,
-            tools,
-            scripts,
-        };
+        return Found { files, scripts };
     }
     for (index, (path, given)) in wanted.iter().zip(paths).enumerate() {
         let below: Vec<_> = reports
@@ -128,11 +128,7 @@ fn look(
                 .any(|earlier| file.path.starts_with(earlier))
         }));
     }
-    Found {
-        files,
-        tools,
-        scripts,
-    }
+    Found { files, scripts }
 }
 
 fn unreadable(path: PathBuf, why: String) -> File {
@@ -167,11 +163,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     let stricter = host::manifest_schema(settings)?;
     let registry = registry::Registry::new();
     host::load_ledger(settings, &registry)?;
-    let Found {
-        mut files,
-        tools,
-        scripts,
-    } = look(&registry, settings, &paths, rules, stricter);
+    let Found { mut files, scripts } = look(&registry, settings, &paths, rules, stricter);
     let launchers = Arc::new(launchers);
     python::check(&launchers, scripts, &mut files)?;
     if !args.paths.is_empty() && paths.is_empty() {
@@ -209,15 +201,15 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     // each is reported once.
     policies.sort_by_key(|path| !path.is_dir());
     let mut reported = BTreeSet::new();
+    let snapshot = registry.snapshot();
     let found = policies
         .iter()
-        .flat_map(|path| policy_files(path, settings, &launchers, &tools));
+        .flat_map(|path| policy_files(path, settings, &launchers, &snapshot));
     files.extend(found.filter(|file| reported.insert(file.path.clone())));
     if args.strict {
         strict(&mut files);
     }
     if args.paths.is_empty() {
-        let snapshot = registry.snapshot();
         host::say_nothing_found(settings, &snapshot);
         usable
             .and_then(|policies| super::list::withheld(&policies, &snapshot, &host::login()))
@@ -240,7 +232,7 @@ fn policy_files(
     path: &Path,
     settings: &Settings,
     launchers: &Launchers,
-    tools: &[Arc<registry::Tool>],
+    snapshot: &registry::Snapshot,
 ) -> Vec<File> {
     // One file that cannot be read does not keep the others from being checked.
     let (policies, mut problems) = host::read_policies(settings, path);
@@ -259,14 +251,72 @@ fn policy_files(
         }
         file.problems.push(problem);
     }
-    for (path, found) in typos::find(&policies, tools, &machine, &settings.announced_namespaces()) {
+    let tools = snapshot.list(&registry::Filter::default());
+    let announced = settings.announced_namespaces();
+    let unknown = typos::find(&policies, &tools, &snapshot.reports, &machine, &announced);
+    for (path, found) in unknown {
         files
             .entry(path.clone())
             .or_insert_with(|| loaded(&path))
             .problems
             .extend(found);
     }
+    let ends = early_ends(settings, &policies, &tools, &machine);
+    for (path, found) in ends
+        .into_iter()
+        .chain(without_sessions(&policies, &tools, &machine))
+    {
+        let file = files.entry(path.clone()).or_insert_with(|| loaded(&path));
+        file.problems.push(found);
+    }
     files.into_values().collect()
+}
+
+/// The tools whose processes ended too often before their calls, each with the file of its policy.
+fn early_ends(
+    settings: &Settings,
+    policies: &policy::Policies,
+    tools: &[Arc<registry::Tool>],
+    machine: &policy::Machine,
+) -> Vec<(PathBuf, Problem)> {
+    let Some(log) = &settings.audit_log else {
+        return Vec::new();
+    };
+    let ends = EarlyEnds::read(log);
+    let ready = tools.iter().filter(|tool| tool.manifest.execution.ready);
+    let found = ready.filter_map(|tool| {
+        let decision = policy::decide(&tool.manifest, &tool.site, policies, machine);
+        let script = tool.site.script.as_deref().map(grants::read_script);
+        let script = script.transpose().ok()?;
+        let why = ends.refusal(&ready::digest(tool, &decision, script.as_ref()))?;
+        let message = format!("{}: {why}", tool.manifest.id);
+        let problem = Problem::new(Severity::Warning, Code::Dependency, "/ready", message);
+        Some((decision.governing.file, problem))
+    });
+    found.collect()
+}
+
+/// The tools that run code of their callers, which could go on between calls.
+fn without_sessions(
+    policies: &policy::Policies,
+    tools: &[Arc<registry::Tool>],
+    machine: &policy::Machine,
+) -> Vec<(PathBuf, Problem)> {
+    let tools = tools
+        .iter()
+        .filter(|tool| policy::takes_source(&tool.manifest));
+    let found = tools.filter_map(|tool| {
+        let decision = policy::decide(&tool.manifest, &tool.site, policies, machine);
+        if decision.is_denied() || decision.conditions.sessions.is_some() {
+            return None;
+        }
+        let id = &tool.manifest.id;
+        let line = policy::SESSIONS_LINE;
+        let message = format!("{id}: code starts empty with each call; {line} lets it go on");
+        let problem = Problem::new(Severity::Note, Code::Security, "", message);
+        Some((decision.governing.file, problem))
+    });
+    found.collect()
 }
 
 /// `--strict`: makes every warning an error, and every note about syntax that is not JSON.
@@ -288,7 +338,8 @@ fn text(files: &[File]) -> String {
     fn state(file: &File) -> &str {
         match (file.status, file.has_errors()) {
             (registry::Status::Skipped, _) => "skipped",
-            (registry::Status::Loaded, true) => "REFUSED",
+            (_, true) => "REFUSED",
+            (registry::Status::Unavailable, false) => "unavailable",
             (registry::Status::Loaded, false) => "ok",
         }
     }
@@ -314,16 +365,16 @@ fn text(files: &[File]) -> String {
     };
     let good = all("ok");
     let skipped = all("skipped");
-    let refused = all("REFUSED");
-    let refused = if refused > 0 {
-        format!("{refused} refused, ")
-    } else {
-        String::new()
-    };
+    let others: String = [("REFUSED", "refused"), ("unavailable", "unavailable here")]
+        .into_iter()
+        .map(|(state, words)| (all(state), words))
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, words)| format!("{count} {words}, "))
+        .collect();
     let errors = count(Severity::Error);
     let warnings = count(Severity::Warning);
     out + &format!(
-        "{good} good, {skipped} skipped, {refused}{errors} error(s), {warnings} warning(s)"
+        "{good} good, {skipped} skipped, {others}{errors} error(s), {warnings} warning(s)"
     )
 }
 

@@ -9,7 +9,7 @@ use crate::base::text::{self, printable};
 use crate::fault::Kind;
 use crate::packages::store::BuiltEnvironment;
 use crate::service::Service;
-use crate::service::packages::{self, Need, ResolvedLock};
+use crate::service::packages::{self, Need};
 use serde_json::{Value, json};
 use std::io::{self, IsTerminal, Write as _};
 use std::path::{Path, PathBuf};
@@ -39,6 +39,9 @@ enum Verb {
         /// Packages for source text, such as `numpy` or `pandas>=2`: for core:run-code and
         /// core:execute-*, whose policy names the lock
         packages: Vec<String>,
+        /// Write a lock that comes with toolhost, and build its packages
+        #[arg(long, conflicts_with = "packages")]
+        preset: Option<Preset>,
         /// Write the lock to this file instead
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
@@ -55,6 +58,23 @@ enum Verb {
     Clean { tool: Option<String> },
 }
 
+/// A lock that comes with toolhost.
+#[derive(clap::ValueEnum, Clone, Copy, Debug)]
+enum Preset {
+    /// numpy, pandas, matplotlib, openpyxl, pypdf, pillow
+    DataPython,
+}
+
+impl Preset {
+    fn text(self) -> &'static str {
+        match self {
+            Preset::DataPython => {
+                include_str!("../../sandbox-policies/presets/data-python.pylock.toml")
+            }
+        }
+    }
+}
+
 /// The output of a verb, for a program and for a person.
 struct VerbOutput {
     json: Value,
@@ -62,16 +82,41 @@ struct VerbOutput {
     exit: Exit,
 }
 
+impl VerbOutput {
+    /// Of this verb and the next, whose exit code counts.
+    fn then(self, next: VerbOutput) -> VerbOutput {
+        VerbOutput {
+            json: json!([self.json, next.json]),
+            lines: [self.lines, next.lines].concat(),
+            exit: next.exit,
+        }
+    }
+}
+
 pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
-    let report = match host::with_service(
-        settings,
-        Some(words::note),
-        async |service: &Arc<Service>| perform(service, args.verb).await,
-    )? {
-        Ok(report) => report?,
+    let Args { verb, json } = args;
+    let next = match &verb {
+        Verb::Lock {
+            preset: Some(_),
+            out: None,
+            tool,
+            ..
+        } => Some(Verb::Build {
+            tool: Some(tool.clone()),
+        }),
+        _ => None,
+    };
+    let mut report = match perform_alone(settings, verb)? {
+        Ok(report) => report,
         Err(signal) => return Ok(signal),
     };
-    words::answer(&report.json, args.json, || {
+    if let Some(next) = next {
+        match perform_alone(settings, next)? {
+            Ok(next) => report = report.then(next),
+            Err(signal) => return Ok(signal),
+        }
+    }
+    words::answer(&report.json, json, || {
         if report.lines.is_empty() {
             "Nothing was built.".to_owned()
         } else {
@@ -81,14 +126,35 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     Ok(report.exit.into())
 }
 
+/// Performs a verb by a service of its own, which reads what the verb before it wrote.
+fn perform_alone(settings: &Settings, verb: Verb) -> anyhow::Result<Result<VerbOutput, ExitCode>> {
+    let done = host::with_service(
+        settings,
+        Some(words::note),
+        async |service: &Arc<Service>| perform(service, verb).await,
+    )?;
+    Ok(match done {
+        Ok(report) => Ok(report?),
+        Err(signal) => Err(signal),
+    })
+}
+
 async fn perform(service: &Service, verb: Verb) -> Result<VerbOutput, Refusal> {
     match verb {
         Verb::Lock {
             tool,
             packages,
+            preset: None,
             out,
             replace,
         } => lock(service, &tool, &packages, out, replace).await,
+        Verb::Lock {
+            tool,
+            preset: Some(preset),
+            out,
+            replace,
+            ..
+        } => lock_preset(service, &tool, preset, out, replace),
         Verb::Build { tool } => build(service, tool.as_deref()).await,
         Verb::List { tool } => list(service, tool.as_deref()),
         Verb::Clean { tool } => clean(service, tool.as_deref()),
@@ -194,7 +260,7 @@ async fn lock(
         .or(of_policy)
         .or(beside)
         .ok_or_else(|| Refusal::new(Exit::Caller, "name a file with --out"))?;
-    write_lock(&path, &resolved, replace)?;
+    write_lock(&path, &resolved.text, replace)?;
     let packages = &resolved.wanted.packages;
     let mut lines = vec![format!(
         "{}: {} packages, written to {}",
@@ -218,8 +284,26 @@ async fn lock(
     })
 }
 
+/// Writes a lock that comes with toolhost, where the tool's policy names it.
+fn lock_preset(
+    service: &Service,
+    tool: &str,
+    preset: Preset,
+    out: Option<PathBuf>,
+    replace: bool,
+) -> Result<VerbOutput, Refusal> {
+    let of_policy = packages::need_named(&service.catalog, tool, &[])?.1;
+    let path = out.unwrap_or(of_policy);
+    write_lock(&path, preset.text(), replace)?;
+    Ok(VerbOutput {
+        lines: vec![format!("{tool}: written to {}", text::path(&path))],
+        json: json!({"tool": tool, "lock": path}),
+        exit: Exit::Ok,
+    })
+}
+
 /// Writes the lock, as a file of the person who asked for it.
-fn write_lock(path: &Path, resolved: &ResolvedLock, replace: bool) -> Result<(), Refusal> {
+fn write_lock(path: &Path, lock: &str, replace: bool) -> Result<(), Refusal> {
     // Reading a pipe would never end.
     if path.symlink_metadata().is_ok_and(|facts| !facts.is_file()) {
         return Err(Refusal::new(
@@ -238,7 +322,7 @@ fn write_lock(path: &Path, resolved: &ResolvedLock, replace: bool) -> Result<(),
             ));
         }
     }
-    words::write_file(path, &resolved.text, true)
+    words::write_file(path, lock, true)
         .map_err(|e: io::Error| Refusal::new(Exit::Host, format!("{}: {e}", text::path(path))))
 }
 
@@ -264,7 +348,7 @@ async fn build(service: &Service, tool: Option<&str>) -> Result<VerbOutput, Refu
                 lines.push(format!(
                     "{name}: {state}: {} packages, {}",
                     entry.about.packages.len(),
-                    size(entry.bytes)
+                    words::size(entry.bytes)
                 ));
                 built.push(json!({"tool": name, "built": ready.built, "key": entry.key}));
             }
@@ -317,7 +401,7 @@ fn list(service: &Service, tool: Option<&str>) -> Result<VerbOutput, Refusal> {
         let shown = json!({
             "key": entry.key,
             "tool": format!("{} ({})", about.tool, about.ecosystem.name()),
-            "holds": format!("{packages} packages, {files} files, {}", size(entry.bytes)),
+            "holds": format!("{packages} packages, {files} files, {}", words::size(entry.bytes)),
             "for": format!("{}, index {}", about.runtime, about.index),
             "made": format!("{}, used {used}", about.made),
             "runs before the script": starts,
@@ -369,7 +453,7 @@ fn clean(service: &Service, tool: Option<&str>) -> Result<VerbOutput, Refusal> {
     let report = entries(service, tool, |entry, _| {
         let removed = store.remove(&entry.key).map_err(broken)?;
         let state = if removed {
-            format!("removed, {}", size(entry.bytes))
+            format!("removed, {}", words::size(entry.bytes))
         } else {
             "a call uses it".to_owned()
         };
@@ -386,8 +470,4 @@ fn clean(service: &Service, tool: Option<&str>) -> Result<VerbOutput, Refusal> {
     }
     store.tidy().map_err(broken)?;
     Ok(report)
-}
-
-fn size(bytes: u64) -> String {
-    format!("{:.1} MB", bytes as f64 / 1e6)
 }

@@ -51,9 +51,9 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
 }
 
 const TABLES: [words::Table; 3] = [
-    ("newly", &["subject", "kind", "now", "before"], &[]),
+    ("newly", &["subject", "kind", "before", "now"], &[]),
     ("noLonger", &["subject", "kind", "before", "now"], &[]),
-    ("different", &["subject", "place", "now", "before"], &[]),
+    ("different", &["subject", "place", "before", "now"], &[]),
 ];
 /// The longest value of a difference that is shown, characters.
 const MAX_VALUE_CHARS: usize = 120;
@@ -197,6 +197,7 @@ impl Host<'_> {
                 base: PathBuf::new(),
                 script: None,
                 folder,
+                links: Vec::new(),
             },
         };
         Ok(registry::Tool::new(Arc::new(manifest), site, "file"))
@@ -210,7 +211,9 @@ fn powers(
     policies: &policy::Policies,
     machine: &policy::Machine,
 ) -> Result<Powers> {
-    let entry = audit::entry(&known.foreseen(tool, policies, machine), &tool.manifest);
+    let decision = known.foreseen(tool, policies, machine);
+    let reached = known.reached(&decision, policies, machine);
+    let entry = audit::entry(&decision, &tool.manifest, reached);
     Powers::from_json(entry).map_err(|why| fault::Fault::new(fault::Kind::InternalError, why))
 }
 

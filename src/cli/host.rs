@@ -14,7 +14,7 @@ use crate::fault::{Fault, Kind};
 use crate::sandbox::identity;
 use crate::service::runlog;
 use crate::service::{
-    self, Collector, Components, Executors, Service, TraceContext, audit,
+    self, Artifacts, Collector, Components, Executors, Service, TraceContext, audit,
     readiness::{self, Readiness},
 };
 use crate::{executor, manifest, policy, registry, runtimes};
@@ -118,6 +118,8 @@ fn protected_files(settings: &Settings) -> impl Iterator<Item = PathBuf> {
         audit::BEGUN,
         service::ledger::LEDGER,
         service::background::FILE,
+        service::artifacts::FOLDER,
+        service::EARLY_ENDS,
     ]
     .map(|name| {
         log.as_deref()
@@ -267,6 +269,23 @@ impl Tools {
         readiness::foresee(tool, &mut decision, ready, None, &self.snapshot.written);
         decision
     }
+
+    /// What the code of a tool reaches through others.
+    pub fn reached(
+        &self,
+        decision: &policy::Decision,
+        policies: &policy::Policies,
+        machine: &policy::Machine,
+    ) -> Vec<String> {
+        if decision.grants.calls.is_empty() {
+            return Vec::new();
+        }
+        let tools = self.tools();
+        let decide = |tool: &Arc<registry::Tool>| {
+            service::requirements::decide(tool, &self.snapshot, policies, machine)
+        };
+        policy::audit::reached(decision, &tools.iter().map(decide).collect::<Vec<_>>())
+    }
 }
 
 /// What this machine has: interpreters on PATH or named by a policy, and what the operator says it
@@ -379,7 +398,20 @@ pub fn named_runtimes(
     policies: &policy::Policies,
 ) -> BTreeMap<PathBuf, Result<policy::Runtime, String>> {
     let off_limits = off_limits(settings);
-    let named = policies.named_runtimes().into_iter().map(|(language, path)| {
+    let folders: Vec<_> = settings
+        .scanned()
+        .iter()
+        .map(|it| files::resolved(it))
+        .collect();
+    // Those beside scripts are looked at with their tools.
+    let named = policies.named_runtimes().into_iter().filter(|(_, path)| {
+        let is_beside = policy::ENVIRONMENTS.iter().any(|name| {
+            path.parent()
+                .is_some_and(|bin| bin.ends_with(format!("{name}/bin")))
+        });
+        !(is_beside && folders.iter().any(|folder| path.starts_with(folder)))
+    });
+    let named = named.map(|(language, path)| {
         let runtime = off_limits.as_ref().map_err(String::clone);
         let runtime = runtime.and_then(|off_limits| runtimes::named(language, &path, off_limits));
         if let Err(why) = &runtime {
@@ -406,8 +438,10 @@ fn executors(
     launchers: &Arc<Launchers>,
     waits: Option<fn(&str)>,
 ) -> Executors {
+    let scripts = Scripts::new(launchers.clone());
     Executors {
-        process: Some(Arc::new(Scripts::new(launchers.clone()))),
+        ready: Some(scripts.ready().clone()),
+        process: Some(Arc::new(scripts)),
         wasm: wasm_executor(launchers, waits),
         remote: Some(Arc::new(Remote::new(
             settings
@@ -462,6 +496,9 @@ pub fn launchers(settings: &Settings) -> anyhow::Result<Launchers> {
     })?;
     let mut launchers = Launchers::new(own.into(), settings.tool_ids.clone());
     launchers.proxy.clone_from(&settings.config.proxy);
+    if let Some(bytes) = settings.config.ready_bytes {
+        launchers.waiting.max_bytes = bytes;
+    }
     launchers.sandbox.slots = settings
         .config
         .running_calls
@@ -551,6 +588,7 @@ pub fn service(
         registry: registry(settings, &rules.policies, &rules.machine)?,
         rules,
         executors: executors(settings, launchers, waits),
+        artifacts: artifacts(settings),
         audit,
         scripts: settings.bases(),
         settings: service::Settings {
@@ -560,6 +598,13 @@ pub fn service(
     });
     start_traces(settings, &service);
     Ok(service)
+}
+
+/// The store of artifacts, beside the audit log.
+fn artifacts(settings: &Settings) -> Artifacts {
+    let folder = settings.audit_log.as_deref().and_then(Path::parent);
+    let folder = folder.map(|folder| folder.join(service::artifacts::FOLDER));
+    Artifacts::new(folder, settings.artifacts)
 }
 
 /// Makes a service for one call, which reads its files again after each wait.

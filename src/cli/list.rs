@@ -5,11 +5,13 @@ use super::settings::Settings;
 use super::{host, words};
 use crate::base::text::{head, json as json_text, path, printable};
 use crate::service::readiness::{Need, Readiness};
+use crate::service::requirements;
 use crate::transport::export;
 use crate::{policy, registry};
 use serde_json::{Value, json};
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct Args {
@@ -118,6 +120,9 @@ fn show(host: &host::Tools, args: &Args, out: &mut dyn Write) -> io::Result<()> 
         source: args.source.clone(),
     };
     let needs = |tool: &registry::Tool| Readiness::shipped(tool, &host.decide(tool)).needs();
+    let name_packages = |tool: &mut Arc<registry::Tool>| {
+        requirements::name_packages(tool, |tool| host.decide(tool))
+    };
     let caller = args.caller.clone().unwrap_or_else(host::login);
     let known = |id: &str| {
         policies
@@ -127,6 +132,7 @@ fn show(host: &host::Tools, args: &Args, out: &mut dyn Write) -> io::Result<()> 
     if let Some(format) = args.format {
         let mut all = snapshot.list(&registry::Filter::default());
         all.retain(|tool| known(&tool.manifest.id));
+        all.iter_mut().for_each(name_packages);
         let all = export::offered(
             all,
             |id| snapshot.find(id).ok(),
@@ -146,7 +152,11 @@ fn show(host: &host::Tools, args: &Args, out: &mut dyn Write) -> io::Result<()> 
         .list(&filter)
         .into_iter()
         .filter(|tool| known(&tool.manifest.id));
-    let tools: Vec<_> = tools.map(|tool| (needs(&tool), tool)).collect();
+    let tools = tools.map(|mut tool| {
+        name_packages(&mut tool);
+        (needs(&tool), tool)
+    });
+    let tools: Vec<_> = tools.collect();
     if args.json {
         let listed: Vec<_> = tools
             .iter()

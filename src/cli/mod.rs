@@ -1,16 +1,20 @@
 //! The command line: one file per verb, and one match that knows them all.
 
 pub mod act;
+pub mod allow;
 pub mod audit;
 pub mod call;
 pub mod check;
 pub mod deps;
 pub mod diff;
 pub mod doctor;
+mod files;
 pub mod host;
+pub mod init;
 pub mod list;
 pub mod new;
 pub mod operate;
+mod parts;
 mod process;
 pub mod refusal;
 pub mod remote;
@@ -64,6 +68,10 @@ enum Verb {
     Deps(deps::Args),
     /// Run the examples of a tool's manifest
     Test(test::Args),
+    /// Make a root: folders, the policies that it needs, and a tool
+    Init(init::Args),
+    /// Write what a tool was refused into its manifest and its policy
+    Allow(allow::Args),
     /// Make a tool: its own folder, a script and a manifest that work
     New(new::Args),
     /// Serve the tools to agents and programs: MCP, HTTP, message brokers
@@ -144,7 +152,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn run(cli: Cli) -> anyhow::Result<ExitCode> {
+fn run(mut cli: Cli) -> anyhow::Result<ExitCode> {
     // Before anything that opens files: with too few, what fails first would be a thread of the
     // runtime, in panic.
     let (least, now) = limits::open_files();
@@ -158,8 +166,13 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         std::fs::create_dir_all(root)
             .map_err(|why| Refusal::new(Exit::Caller, format!("{}: {why}", text::path(root))))?;
     }
+    if let Verb::Init(args) = &cli.verb {
+        init::make(&mut cli.flags, args)?;
+    }
     let settings = Settings::resolve(&cli.flags)?;
     match cli.verb {
+        Verb::Init(_) => init::example(&settings),
+        Verb::Allow(args) => allow::run(&settings, args),
         Verb::Call(args) => call::run(&settings, args),
         Verb::Act(args) => act::run(&settings, args),
         Verb::List(args) => list::run(&settings, args),

@@ -2,12 +2,15 @@
 
 use super::refusal::Exit;
 use super::{remote, words};
+use crate::base::text::printable;
 use crate::service::Question;
 use http::Method;
 use serde_json::{Value, json};
 use std::process::ExitCode;
 
 const COLUMNS: [&str; 6] = ["id", "phase", "outcome", "caller", "tool", "began"];
+const READY_COLUMNS: [&str; 5] = ["phase", "tool", "began", "waitedMs", "memoryBytes"];
+const SESSION_COLUMNS: [&str; 5] = ["id", "session", "caller", "tool", "waitedMs"];
 
 #[derive(Debug, clap::Args)]
 pub struct PsArgs {
@@ -23,9 +26,12 @@ pub struct PsArgs {
 
 #[derive(Debug, clap::Args)]
 pub struct KillArgs {
-    /// The call's id, as `toolhost ps` shows it
+    /// The id of a call or session, as `toolhost ps` shows it
     #[arg(value_name = "CALL")]
     pub call: String,
+    /// Interrupt what the session runs; the session goes on
+    #[arg(long)]
+    pub interrupt: bool,
     #[command(flatten)]
     pub server: remote::Server,
 }
@@ -67,17 +73,39 @@ pub fn ps(args: &PsArgs) -> anyhow::Result<ExitCode> {
     let answer = args.server.ask(Method::GET, "/v1/calls", None, "calls")?;
     let mut calls = answer["calls"].as_array().cloned().unwrap_or_default();
     calls.retain(|call| args.all || call["phase"] != "ended");
-    show(&json!(calls), args.json, || {
-        if calls.is_empty() {
-            "No call runs.".to_owned()
-        } else {
-            words::table(&calls, &COLUMNS, &[])
-        }
-    })
+    let ready = answer["ready"].as_array().cloned().unwrap_or_default();
+    let sessions = answer["sessions"].as_array().cloned().unwrap_or_default();
+    show(
+        &json!([calls.as_slice(), &sessions, &ready].concat()),
+        args.json,
+        || {
+            let mut text = if calls.is_empty() {
+                "No call runs.".to_owned()
+            } else {
+                words::table(&calls, &COLUMNS, &[])
+            };
+            for (rows, columns) in [(&sessions, SESSION_COLUMNS), (&ready, READY_COLUMNS)] {
+                if !rows.is_empty() {
+                    text += &format!("\n{}", words::table(rows, &columns, &[]));
+                }
+            }
+            for (tool, why) in answer["cold"].as_object().into_iter().flatten() {
+                text += &format!("\n{tool}: {}", printable(&words::flat(why)));
+            }
+            text
+        },
+    )
 }
 
 pub fn kill(args: &KillArgs) -> anyhow::Result<ExitCode> {
     let path = format!("/v1/calls/{}", remote::call_id(&args.call)?);
+    if args.interrupt {
+        let path = format!("{path}/interrupt");
+        let answer = args.server.ask(Method::POST, &path, None, "interrupted")?;
+        return show(&answer, false, || {
+            format!("{} is being interrupted", args.call)
+        });
+    }
     let answer = args.server.ask(Method::DELETE, &path, None, "cancelled")?;
     show(&answer, false, || format!("{} is being killed", args.call))
 }

@@ -22,14 +22,19 @@ use tokio::net::{TcpStream, UnixStream};
 const MAX_ANSWER_BYTES: usize = 16 * 1024 * 1024;
 /// The variable with an operator's token, where the server takes tokens.
 const TOKEN: &str = "TOOLHOST_TOKEN";
+/// The variable with a server's address, and the usual address.
+const ADDRESS: (&str, &str) = ("TOOLHOST_HTTP", "127.0.0.1:8787");
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct Server {
     /// Where the server listens: ADDRESS:PORT or unix:PATH of this machine, or https://NAME:PORT
     #[arg(long, value_name = "ADDRESS", value_parser = ServerAddress::parse)]
-    #[arg(env = "TOOLHOST_HTTP", default_value = "127.0.0.1:8787")]
+    #[arg(env = ADDRESS.0, default_value = ADDRESS.1)]
     pub http: ServerAddress,
+    /// How long an answer may take.
+    #[arg(skip = TIMEOUT)]
+    pub patience: Duration,
 }
 
 /// A server, as a client names it.
@@ -41,6 +46,12 @@ pub enum ServerAddress {
 }
 
 impl ServerAddress {
+    /// Where clients ask, if nothing else is said.
+    pub fn usual() -> Result<ServerAddress, String> {
+        let named = std::env::var(ADDRESS.0);
+        ServerAddress::parse(named.as_deref().unwrap_or(ADDRESS.1))
+    }
+
     pub fn parse(written: &str) -> Result<ServerAddress, String> {
         let Some(rest) = written.strip_prefix("https://") else {
             return Address::parse(written).map(ServerAddress::Plain);
@@ -77,6 +88,11 @@ pub fn call_id(word: &str) -> Result<&str, Refusal> {
 }
 
 impl Server {
+    pub fn new(http: ServerAddress) -> Server {
+        let patience = TIMEOUT;
+        Server { http, patience }
+    }
+
     /// Sends one request. The answer must have this member. An error of the server becomes the
     /// error of this process.
     pub fn ask(
@@ -89,7 +105,7 @@ impl Server {
         let body = body.map(Value::to_string).unwrap_or_default();
         let runtime = process::runtime()?;
         let asked = async {
-            let answer = tokio::time::timeout(TIMEOUT, self.send(method, path, body)).await;
+            let answer = tokio::time::timeout(self.patience, self.send(method, path, body)).await;
             answer.unwrap_or_else(|_| Err("it does not answer".to_owned()))
         };
         let (status, body) = runtime.block_on(asked).map_err(|why| {

@@ -9,7 +9,7 @@ use super::watch::{Mode, Watch};
 use super::{process, words};
 use crate::base::files::{self, Folder};
 use crate::base::text;
-use crate::service::background;
+use crate::service::background::{self, Background};
 use crate::service::runlog;
 use crate::service::{self, Caller, Service};
 use crate::transport::announced::{self, Announcements};
@@ -128,14 +128,21 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
             say_nothing_to_call(&service, &client);
         }
         let ended = async {
+            let keeper = service.ready.clone();
+            let sessions = service.sessions.clone();
+            sessions.open();
+            let keeping = tokio::spawn(async move {
+                tokio::join!(keeper.run(), sessions.run());
+            });
             let watch = Watch::new(args.watch, &settings);
             let stop = CancellationToken::new();
      let kill = CancellationToken::new();
             let (told, answering) = over_brokers(&settings, &entries, &service, &stop, &kill).await?;
             listening.iter_mut().for_each(|(_, options)| (options.brokers, options.announced) = told.clone());
-            let spoken = over_stdio(args.stdio, service.clone(), client, stop.clone());
-            let served =
-                over_http(listening, service.clone(), settings.config.proxy.clone(), stop.clone(), kill.child_token());
+            let background = background(&service, &settings, listening.is_some());
+            let mcp = mcp::Mcp::new(service.clone(), background.clone());
+            let spoken = over_stdio(args.stdio, mcp, client, stop.clone());
+            let served = over_http(listening, background.clone(), stop.clone(), kill.child_token());
             tokio::pin!(spoken, served);
             let signal = tokio::select! {
                 ended = &mut spoken => ended.map(|()| None)?,
@@ -144,6 +151,9 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
                 failed = reload_on_change(&settings, service.clone(), watch, since, hangups) => return Err(failed.into()),
             };
             stop.cancel();
+            keeping.abort();
+            service.ready.close();
+            service.sessions.close();
             // After a second signal, running calls are killed.
             let rest = async {
                 if signal.is_some() {
@@ -157,6 +167,9 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
                 never = wait_for_second_stop(&kill) => match never {},
             };
             ended?;
+            if let Some(background) = background {
+                background.stop().await;
+            }
             anyhow::Ok(signal.unwrap_or(Exit::Ok.into()))
         };
         let ended = ended.await;
@@ -207,7 +220,7 @@ async fn over_brokers(
 /// Serves MCP until the client closes its end. Without `--stdio`, waits for the stop.
 async fn over_stdio(
     wanted: bool,
-    service: Arc<Service>,
+    mcp: Arc<mcp::Mcp>,
     client: mcp::Client,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
@@ -216,7 +229,7 @@ async fn over_stdio(
         return Ok(());
     }
     let served = mcp::serve(
-        mcp::Mcp::new(service),
+        mcp,
         client,
         standard_input(),
         standard_output()?,
@@ -247,23 +260,46 @@ fn standard_output() -> std::io::Result<Box<dyn AsyncWrite + Send + Unpin>> {
     Ok(Box::new(tokio::fs::File::from_std(output.into())))
 }
 
+/// The calls in the background: those of a server over HTTP outlive it. Others keep them as long as
+/// they run, where a tool has such calls.
+fn background(
+    service: &Arc<Service>,
+    settings: &Settings,
+    is_http: bool,
+) -> Option<Arc<Background>> {
+    if is_http {
+        let proxy = settings.config.proxy.clone();
+        return Some(background::stored(service.clone(), proxy));
+    }
+    let tools = service.catalog.registry.snapshot();
+    let mut tools = tools.list(&registry::Filter::default()).into_iter();
+    if !tools.any(|tool| tool.manifest.execution.asynchronous) {
+        return None;
+    }
+    background::in_memory(service.clone())
+        .inspect_err(|why| refuse_background(why))
+        .ok()
+}
+
+fn refuse_background(why: &str) {
+    let why = text::printable(why);
+    words::fail(&format!(
+        "toolhost: calls in the background are refused until this is corrected: {why}"
+    ));
+}
+
 async fn over_http(
     listening: Option<(http::Listener, http::Options)>,
-    service: Arc<Service>,
-    proxy: Option<String>,
+    background: Option<Arc<Background>>,
     stop: CancellationToken,
     kill: CancellationToken,
 ) -> anyhow::Result<()> {
-    let Some((listener, options)) = listening else {
+    let (Some((listener, options)), Some(background)) = (listening, background) else {
         stop.cancelled().await;
         return Ok(());
     };
-    let (background, opened) = background::open(service, proxy).await;
-    if let Err(why) = opened {
-        let why = text::printable(&why);
-        words::fail(&format!(
-            "toolhost: calls in the background are refused until this is corrected: {why}"
-        ));
+    if let Err(why) = background.open_store().await {
+        refuse_background(&why);
     }
     Ok(http::serve(listener, options, background, stop, kill).await?)
 }

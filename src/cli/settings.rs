@@ -8,6 +8,7 @@ use crate::base::text;
 use crate::manifest::host::{self, Host};
 use crate::packages::Index;
 use crate::sandbox::identity;
+use crate::service::artifacts;
 use crate::service::audit::Retention;
 use crate::service::runlog::Style;
 use crate::transport::{announced, http};
@@ -15,6 +16,7 @@ use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use tracing::level_filters::LevelFilter;
 
 /// The usual folder of policies, under the root.
@@ -73,6 +75,8 @@ pub struct Settings {
     pub packages: Option<PathBuf>,
     /// When a file of that log is closed, and how many closed ones are kept.
     pub audit_retention: Retention,
+    /// How much of artifacts is kept, and for how long.
+    pub artifacts: artifacts::Retention,
     pub log: Option<(LevelFilter, bool)>,
     /// The config file in use, and the paths where one would be used if it existed.
     pub configs: Vec<PathBuf>,
@@ -112,6 +116,8 @@ pub struct Config {
     /// A JSON Schema that every manifest must fit too.
     pub manifest_schema: Option<PathBuf>,
     pub running_calls: Option<usize>,
+    /// Most memory of all processes together that wait for their calls.
+    pub ready_bytes: Option<u64>,
     tool_ids: Option<ToolIds>,
     /// `host:port` of the proxy by which this machine reaches the internet: hosts of tools are then
     /// reached by CONNECT.
@@ -120,7 +126,29 @@ pub struct Config {
     tool_services: Vec<brokers::ToolServicesConfig>,
     pub http: Http,
     traces: Traces,
+    artifacts: ArtifactsConfig,
     broker: Vec<brokers::BrokerConfig>,
+}
+
+/// `[artifacts]`: what is kept of the files that calls leave for their callers.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct ArtifactsConfig {
+    bytes_per_caller: Option<u64>,
+    hours: Option<u64>,
+}
+
+impl From<&ArtifactsConfig> for artifacts::Retention {
+    fn from(config: &ArtifactsConfig) -> artifacts::Retention {
+        let usual = artifacts::Retention::default();
+        let hours = config
+            .hours
+            .map(|hours| Duration::from_secs(hours.saturating_mul(3600)));
+        artifacts::Retention {
+            bytes: config.bytes_per_caller.unwrap_or(usual.bytes),
+            age: hours.unwrap_or(usual.age),
+        }
+    }
 }
 
 /// `[http]`: settings of `serve --http`; flags go before.
@@ -257,6 +285,7 @@ impl Settings {
             audit_log,
             packages,
             audit_retention,
+            artifacts: (&config.artifacts).into(),
             log,
             traces: collector(config.traces.endpoint.take(), &variable),
             config,

@@ -4,7 +4,7 @@
 use super::settings::Settings;
 use crate::manifest::Language;
 use crate::policy;
-use crate::registry::{Snapshot, is_manifest_file};
+use crate::registry::{Filter, Snapshot, is_manifest_file};
 use nix::sys::statfs::{FUSE_SUPER_MAGIC, FsType, NFS_SUPER_MAGIC, SMB_SUPER_MAGIC, statfs};
 use notify::event::ModifyKind;
 use notify::{Config, Event, EventKind, PollWatcher, RecommendedWatcher, RecursiveMode, Watcher};
@@ -135,7 +135,9 @@ impl Watch {
         if self.mode == Mode::Off {
             return false;
         }
-        let named = named(settings);
+        let tools = snapshot.list(&Filter::default());
+        let links = tools.iter().flat_map(|tool| tool.site.links.clone());
+        let named: BTreeSet<PathBuf> = named(settings).into_iter().chain(links).collect();
         let read = snapshot
             .folders
             .iter()

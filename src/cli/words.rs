@@ -12,7 +12,7 @@ use nix::errno::Errno;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::io::{self, IsTerminal, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -113,7 +113,8 @@ pub fn answer(report: &Value, json: bool, text: impl FnOnce() -> String) {
     .trim_end());
 }
 
-/// Writes a file whole or not at all. `replaces`: the file may exist already.
+/// Writes a file whole or not at all. `replaces`: the file may exist already, and keeps its owner
+/// and rights.
 pub fn write_file(path: &Path, text: &str, replaces: bool) -> io::Result<()> {
     let folder = path
         .parent()
@@ -123,8 +124,13 @@ pub fn write_file(path: &Path, text: &str, replaces: bool) -> io::Result<()> {
     let mut file = tempfile::Builder::new()
         .prefix(".toolhost-")
         .tempfile_in(folder)?;
+    let mut mode = 0o644;
+    if let Some(old) = path.metadata().ok().filter(|_| replaces) {
+        std::os::unix::fs::fchown(file.as_file(), Some(old.uid()), Some(old.gid()))?;
+        mode = old.mode();
+    }
     file.as_file()
-        .set_permissions(std::fs::Permissions::from_mode(0o644))?;
+        .set_permissions(std::fs::Permissions::from_mode(mode))?;
     file.write_all(text.as_bytes())?;
     let written = if replaces {
         file.persist(path)
@@ -311,7 +317,7 @@ fn named(name: &str, value: &Value) -> String {
 
 /// A value on one line: `layer ms 38, cpu ms 29`. A string as it is, null as `none`, `{"ok": …}` as
 /// its `is` or `why`.
-fn flat(value: &Value) -> String {
+pub fn flat(value: &Value) -> String {
     match value {
         Value::Null => "none".to_owned(),
         Value::Bool(is) => if *is { "yes" } else { "no" }.to_owned(),
@@ -375,6 +381,16 @@ pub fn quote(word: &str) -> String {
         word.to_owned()
     } else {
         format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+/// An amount of bytes: `10 KB`.
+pub fn size(bytes: u64) -> String {
+    let amount = bytes as f64;
+    match bytes {
+        0..1000 => format!("{bytes} bytes"),
+        1000..1_000_000 => format!("{:.0} KB", amount / 1e3),
+        _ => format!("{:.1} MB", amount / 1e6),
     }
 }
 

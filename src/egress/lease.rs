@@ -6,6 +6,7 @@ use super::protocol::{
     EVENTS, FromRelay, LIMITS, RefusalReason, Served, TEXT, ToRelay, Totals, TrafficEvent,
     TrafficKind,
 };
+use super::relay::SyntheticAddresses;
 use crate::base::{lock, mask, messages, text};
 use crate::manifest::host::HostPattern;
 use crate::quantity::Limit;
@@ -13,6 +14,7 @@ use nix::errno::Errno;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Mutex;
 use std::time::Duration;
@@ -330,6 +332,24 @@ impl Traffic {
             target: target.to_owned(),
             refused: Some(refusal),
         });
+    }
+
+    /// Records a connection to a port that no granted host has. An address that stands for a name is
+    /// told by that name: the relay reported its lookup.
+    pub fn refused_port(&mut self, address: SocketAddr) {
+        let index = SyntheticAddresses::index(address.ip());
+        let mut names: Vec<&str> = Vec::new();
+        for event in &self.events {
+            let is_name = event.what == TrafficKind::Lookup && event.refused.is_none();
+            if is_name && !names.contains(&event.target.as_str()) {
+                names.push(&event.target);
+            }
+        }
+        let target = match index.and_then(|index| names.get(index)) {
+            Some(name) => format!("{}:{}", name.trim_end_matches('.'), address.port()),
+            None => address.to_string(),
+        };
+        self.refused(TrafficKind::Connection, &target, RefusalReason::NotGranted);
     }
 
     /// Adds an event, if there is room.

@@ -93,22 +93,7 @@ impl ToolAnswer {
 
     /// A document with this answer in the place of its mark.
     pub fn put_into(&self, document: &[u8]) -> Vec<Part> {
-        let at = document
-            .windows(ToolAnswer::MARK.len())
-            .position(|part| part == ToolAnswer::MARK.as_bytes());
-        let Some((before, after)) =
-            at.map(|at| (&document[..at], &document[at + ToolAnswer::MARK.len()..]))
-        else {
-            return vec![document.to_vec().into()];
-        };
-        match self.small() {
-            Some(text) => vec![[before, text.as_bytes(), after].concat().into()],
-            None => vec![
-                before.to_vec().into(),
-                self.part_of(0..self.bytes()),
-                after.to_vec().into(),
-            ],
-        }
+        self.part_of(0..self.bytes()).put_into(document)
     }
 
     /// This range of the text as a part of a message.
@@ -155,7 +140,7 @@ impl From<&Value> for ToolAnswer {
 /// A part of a message, which is handed out in short pieces.
 #[derive(Clone, Debug)]
 pub struct Part {
-    bytes: Bytes,
+    pub(super) bytes: Bytes,
     /// The JSON text is sent as it stands inside a JSON string.
     is_quoted: bool,
 }
@@ -184,6 +169,23 @@ impl Part {
         Part {
             is_quoted: true,
             ..self
+        }
+    }
+
+    /// A document with this part in the place of an answer's mark.
+    pub fn put_into(self, document: &[u8]) -> Vec<Part> {
+        let at = document
+            .windows(ToolAnswer::MARK.len())
+            .position(|part| part == ToolAnswer::MARK.as_bytes());
+        let Some((before, after)) =
+            at.map(|at| (&document[..at], &document[at + ToolAnswer::MARK.len()..]))
+        else {
+            return vec![document.to_vec().into()];
+        };
+        if self.bytes() <= LARGE_TEXT_BYTES {
+            vec![[before, &self.bytes, after].concat().into()]
+        } else {
+            vec![before.to_vec().into(), self, after.to_vec().into()]
         }
     }
 

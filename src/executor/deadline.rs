@@ -1,6 +1,7 @@
 //! Runs work that may take long on threads of its own, within the time limit of its call. Long work
 //! gets at most half of the cores.
 
+use super::pauses::Pauses;
 use crate::base::semaphore::FairSemaphore;
 use crate::fault::{Fault, Kind};
 use crate::quantity::Limit;
@@ -22,6 +23,7 @@ pub struct CallDeadline {
     pub began: Instant,
     pub limit: Duration,
     pub principal: Arc<str>,
+    pub pauses: Arc<Pauses>,
 }
 
 impl CallDeadline {
@@ -33,7 +35,13 @@ impl CallDeadline {
             began: Instant::now(),
             limit,
             principal: principal.into(),
+            pauses: Arc::default(),
         }
+    }
+
+    /// The time of the call so far, without that in which it stood still.
+    pub fn elapsed(&self) -> Duration {
+        self.began.elapsed().saturating_sub(self.pauses.lasted())
     }
 
     /// Does the work, on another thread if it is `long`. The time limit ends only the wait: long
@@ -72,7 +80,7 @@ impl CallDeadline {
             // The work keeps its slot until it is done, even if its call has stopped waiting.
             tokio::task::spawn_blocking(move || (work(), place).0).await
         };
-        match tokio::time::timeout(self.limit.saturating_sub(self.began.elapsed()), apart).await {
+        match tokio::time::timeout(self.limit.saturating_sub(self.elapsed()), apart).await {
             Ok(Ok(done)) => Ok(done),
             Ok(Err(failed)) => match failed.try_into_panic() {
                 Ok(panic) => std::panic::resume_unwind(panic),

@@ -4,12 +4,14 @@
 //! At most a few hundred messages wait. A tool never waits for the reader of its log, and no part
 //! of an answer is lost.
 
+use super::answer::ToolAnswer;
 use super::deadline::CallDeadline;
 use crate::base::json::Text;
 use crate::fault::{Fault, Kind};
 use crate::policy::Shape;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::{Semaphore, mpsc, oneshot};
@@ -30,7 +32,36 @@ pub enum FromTool {
     Recheck(Reply),
     /// As `Recheck`, for a tool that starts behind layers which hold the grants of this shape.
     Opened(Arc<Shape>, Reply),
+    /// It answered, and left these files for its caller. They are gone after the reply.
+    Left(Vec<LeftFile>, Reply),
     Event(Event),
+    NestedCall(NestedCall),
+}
+
+/// A call of another tool, by the code of this one.
+#[derive(Debug)]
+pub struct NestedCall {
+    /// `id` or `id@range`, as the code wrote it.
+    pub tool: String,
+    /// JSON text, not read yet.
+    pub arguments: String,
+    pub reply: oneshot::Sender<NestedAnswer>,
+}
+
+/// What the code gets: the value of the other tool, or why there is none.
+#[derive(Debug)]
+pub struct NestedAnswer {
+    pub result: Result<ToolAnswer, Fault>,
+    /// What is charged for the answer, until it is delivered.
+    pub charged: Option<Box<dyn Any + Send>>,
+}
+
+/// A file that a call left, open for reading. No process of the call is left.
+#[derive(Debug)]
+pub struct LeftFile {
+    pub name: String,
+    pub file: std::fs::File,
+    pub bytes: u64,
 }
 
 /// Answers a question of an executor. Nothing is started before the answer, or after an error.
@@ -168,6 +199,11 @@ impl ToolSender {
             .await
     }
 
+    /// Hands on files that the tool left, until they are taken.
+    pub async fn left(&self, files: Vec<LeftFile>) -> Result<(), Fault> {
+        self.ask(|reply| FromTool::Left(files, reply)).await
+    }
+
     async fn ask(&self, question: impl FnOnce(Reply) -> FromTool) -> Result<(), Fault> {
         let Some(sender) = &self.sender else {
             return Ok(());
@@ -181,6 +217,19 @@ impl ToolSender {
                 "The call was cancelled before it began.",
             ))
         })
+    }
+
+    /// Calls another tool. `None`: nobody answers.
+    pub async fn call_tool(&self, tool: String, arguments: String) -> Option<NestedAnswer> {
+        let (reply, answer) = oneshot::channel();
+        let call = NestedCall {
+            tool,
+            arguments,
+            reply,
+        };
+        let sender = self.sender.as_ref()?;
+        sender.send(FromTool::NestedCall(call)).await.ok()?;
+        answer.await.ok()
     }
 
     /// Sends a line of the log.
@@ -228,17 +277,21 @@ impl ToolReceiver {
         loop {
             match self.next().await? {
                 FromTool::Event(event) => return Some(event),
-                FromTool::Recheck(reply) | FromTool::Opened(_, reply) => _ = reply.send(Ok(())),
+                FromTool::Recheck(reply)
+                | FromTool::Opened(_, reply)
+                | FromTool::Left(_, reply) => _ = reply.send(Ok(())),
+                FromTool::NestedCall(_) => {}
             }
         }
     }
 
     /// The next event that was sent already.
     pub fn try_next(&mut self) -> Option<Event> {
-        let message = self.messages.try_recv().ok();
-        match self.received(message)? {
-            FromTool::Event(event) => Some(event),
-            FromTool::Recheck(_) | FromTool::Opened(..) => None,
+        loop {
+            let message = self.messages.try_recv().ok();
+            if let FromTool::Event(event) = self.received(message)? {
+                return Some(event);
+            }
         }
     }
 

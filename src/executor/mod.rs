@@ -6,19 +6,27 @@
 mod answer;
 mod deadline;
 pub mod document;
+mod frame;
 mod from_tool;
 mod idle;
 pub mod method;
 mod outcome;
 pub mod output;
+mod pauses;
 pub mod process;
 pub mod remote;
+mod session;
 #[cfg(feature = "wasi")]
 pub mod wasm;
 pub use answer::{ContentPlaces, Part, ToolAnswer};
 pub use deadline::CallDeadline;
-pub use from_tool::{Event, FromTool, Level, Progress, Reply, ToolReceiver, ToolSender, channel};
+pub use from_tool::{
+    Event, FromTool, LeftFile, Level, NestedAnswer, NestedCall, Progress, Reply, ToolReceiver,
+    ToolSender, channel,
+};
 pub use outcome::*;
+pub use pauses::{Asking, Pauses};
+pub use session::{SessionCall, SessionId};
 
 use crate::egress::Traffic;
 use crate::quantity::{Limit, OVERDUE};
@@ -81,6 +89,8 @@ pub struct Call {
     pub service: Option<policy::ServiceGrant>,
     /// Most bytes of an answer. (A confinement has a limit of its own.)
     pub output_bytes: u64,
+    /// The session that serves the call.
+    pub session: Option<SessionCall>,
 }
 
 impl Call {
@@ -179,9 +189,14 @@ impl Clock {
         self.limit.min(self.until(FREE_PREPARATION))
     }
 
-    /// The time left until the host gives up on the call.
-    pub fn overdue(&self) -> Duration {
-        self.until(OVERDUE)
+    /// As `left`, in whole milliseconds.
+    pub fn left_ms(&self) -> u64 {
+        u64::try_from(self.left().as_micros().div_ceil(1000)).unwrap_or(u64::MAX)
+    }
+
+    /// The time left until the host gives up on the call, which has stood still for so long.
+    pub fn overdue(&self, stood: Duration) -> Duration {
+        self.until(OVERDUE + stood)
     }
 
     /// Within what time an answer is read.

@@ -48,9 +48,23 @@ impl Ending {
 #[serde(rename_all = "camelCase")]
 pub struct Usage {
     pub wall_ms: u64,
+    /// Set where the process was started before its call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started: Option<Started>,
+    /// How long that process had waited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waited_ms: Option<u64>,
     pub cpu_ms: Option<u64>,
     pub peak_memory_bytes: Option<u64>,
     pub output_bytes: u64,
+}
+
+/// How the process of a call was started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Started {
+    /// Before the call.
+    Ready,
 }
 
 /// What was refused, as far as the mechanism can observe it.
@@ -89,7 +103,33 @@ pub const NEVER: [&str; 3] = [WITHIN, crate::sandbox::WRITABLE, crate::sandbox::
 pub const WITHIN: &str = "wasm: in a granted folder: a link or `..` leads out of it, the file's \
                           own rights forbid it, or it would make a link";
 
-/// A staged file that was published, or dropped and why.
+/// The scheme of an artifact's address in MCP.
+pub const SCHEME: &str = "artifact://";
+
+/// What is known of a file in the store of artifacts. Its media type is what its content shows.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StoredFile {
+    pub id: String,
+    pub name: String,
+    pub media_type: String,
+    pub sha256: String,
+}
+
+impl StoredFile {
+    /// Whether clients show it as a picture. What can hold a script (SVG, HTML) is none.
+    pub fn is_picture(&self) -> bool {
+        let media_type = self.media_type.strip_prefix("image/");
+        media_type.is_some_and(|kind| ["png", "jpeg", "gif", "webp"].contains(&kind))
+    }
+
+    /// Its address in MCP.
+    pub fn uri(&self) -> String {
+        format!("{SCHEME}{}", self.id)
+    }
+}
+
+/// A file that left the call: published, stored, or dropped and why.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Artifact {
@@ -105,6 +145,23 @@ pub struct Artifact {
     /// Publishing it would pass this limit of the call.
     #[serde(skip)]
     pub over: Option<Limit>,
+    /// `None`: it did not go to the store.
+    #[serde(flatten)]
+    pub stored: Option<StoredFile>,
+}
+
+impl Artifact {
+    pub fn stored(file: StoredFile, bytes: u64) -> Artifact {
+        Artifact {
+            path: format!("output/{}", file.name),
+            bytes,
+            published: true,
+            dropped_because: None,
+            failed: false,
+            over: None,
+            stored: Some(file),
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq)]

@@ -328,6 +328,7 @@ fn tool(reader: &mut Reader<'_>, value: &Value, at: &str, bytes: &[u8]) -> Optio
         schema_as_written: false,
         metadata: types::Metadata::default(),
         requires: BTreeMap::new(),
+        calls: Vec::new(),
         examples: Vec::new(),
         tags: Vec::new(),
         raw,

@@ -5,6 +5,9 @@ use crate::base::text;
 
 /// Variables that steer the loader or an interpreter, and our own.
 pub const FORBIDDEN_PREFIXES: [&str; 5] = ["LD_", "PYTHON", "NODE_", "BUN_", "TOOLHOST_"];
+/// More certificates for Node and Bun, as `SSL_CERT_FILE` names them for others: they are read with
+/// the rights of the tool, and change nothing else.
+const CERTIFICATES: &str = "NODE_EXTRA_CA_CERTS";
 /// Variables that the C library obeys, or that the host sets itself.
 pub const FORBIDDEN: [&str; 6] = [
     "PATH",
@@ -30,7 +33,7 @@ pub fn refusal_reason(name: &str, value: &str) -> Option<String> {
     }
     let upper = name.to_ascii_uppercase();
     let ours = FORBIDDEN.contains(&upper.as_str())
-        || FORBIDDEN_PREFIXES.iter().any(|p| upper.starts_with(p));
+        || name != CERTIFICATES && FORBIDDEN_PREFIXES.iter().any(|p| upper.starts_with(p));
     ours.then(|| {
         format!(
             "{} may not be set: it changes how the interpreter starts",

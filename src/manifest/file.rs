@@ -8,6 +8,7 @@ use super::host::{self, HostPattern};
 use super::pattern::{self, Pattern, PatternShape};
 use super::reader::{Reader, below};
 use super::schema::Schema;
+use super::selector::Selector;
 use super::types::{
     Execution, Handler, Language, Manifest, ManifestResult, RequestedAccess, extension_kind,
     id_fault, version_range,
@@ -92,6 +93,7 @@ fn manifest(reader: &mut Reader<'_>, top: &Value, bytes: &[u8]) -> Option<Manife
     }
     let execution = execution(reader, top);
     let requires = requires(reader, top);
+    let calls = calls(reader, handler.as_ref());
     let limits = limits(reader, top);
     let metadata = reader.get("/metadata");
     let examples = reader.get("/examples");
@@ -115,6 +117,7 @@ fn manifest(reader: &mut Reader<'_>, top: &Value, bytes: &[u8]) -> Option<Manife
         schema_as_written: top["presentation"]["schemaAsWritten"] == true,
         metadata: metadata.unwrap_or_default(),
         requires,
+        calls,
         examples: examples.unwrap_or_default(),
         tags: tags.unwrap_or_default(),
         raw: top.clone(),
@@ -337,12 +340,6 @@ fn hosts(reader: &mut Reader<'_>) -> Vec<HostPattern> {
 
 fn execution(reader: &mut Reader<'_>, top: &Value) -> Execution {
     let block = &top["execution"];
-    if block["warm"] == true {
-        reader.warn(
-            "/execution/warm",
-            "warm starts are not built yet: every call starts cold, which is only slower",
-        );
-    }
     let mut env = BTreeMap::new();
     let mut size = 0;
     for (pointer, name, value) in reader.texts("/execution/env", usize::MAX) {
@@ -363,8 +360,10 @@ fn execution(reader: &mut Reader<'_>, top: &Value) -> Execution {
         timeout_ms: whole(reader, top, "/execution/timeoutMs"),
         stderr: reader.get("/execution/stderr").unwrap_or_default(),
         text_output: block["output"] == "text",
+        context: block["context"] == true,
         asynchronous: block["mode"] == "async",
         task: reader.get("/execution/task"),
+        ready: block["ready"] == true,
         env,
     }
 }
@@ -386,6 +385,23 @@ fn requires(reader: &mut Reader<'_>, top: &Value) -> BTreeMap<String, semver::Ve
         }
     }
     requires
+}
+
+/// The tools that its code calls. Only Python and Node have a way to.
+fn calls(reader: &mut Reader<'_>, handler: Option<&Handler>) -> Vec<Selector> {
+    let calls: Vec<Selector> = reader.get("/calls").unwrap_or_default();
+    let can_call = matches!(
+        handler,
+        Some(Handler::Script {
+            language: Language::Python | Language::Nodejs,
+            ..
+        }) | None
+    );
+    if !calls.is_empty() && !can_call {
+        let message = "only the code of scripts in Python and Node.js can call tools: leave it out";
+        reader.error(Code::Schema, "/calls", message);
+    }
+    calls
 }
 
 /// Warns of parameters that load, but that a model reads badly or most model APIs refuse.

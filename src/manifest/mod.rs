@@ -11,10 +11,12 @@ pub mod host;
 pub mod pattern;
 pub mod reader;
 pub mod schema;
+mod selector;
 mod types;
 
 pub use crate::base::problem::{At, Code, Problem, Severity};
 pub use document::{Body, Document};
 pub use file::{SCHEMA, read};
 pub use pattern::{Pattern, PatternShape, parse as parse_pattern};
+pub use selector::Selector;
 pub use types::*;

@@ -15,7 +15,7 @@ pub struct Pattern {
     pub shape: PatternShape,
 }
 
-/// `path` is relative to the script's folder, or absolute. Plain components only.
+/// `path` is relative to the tool's own folder, or absolute. Plain components only.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PatternShape {
     /// `self`: the script file.

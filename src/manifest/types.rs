@@ -4,6 +4,7 @@ use super::document::Document;
 use super::host::HostPattern;
 use super::pattern::Pattern;
 use super::schema::Schema;
+use super::selector::Selector;
 use crate::base::problem::Problem;
 use crate::base::text;
 use serde::{Deserialize, Serialize};
@@ -129,11 +130,16 @@ pub struct Execution {
     pub stderr: StderrRule,
     /// Output that is not one JSON value becomes the answer, as text.
     pub text_output: bool,
-    /// `mode: async`: over HTTP a call that does not say otherwise runs in the background.
+    /// The variable `TOOL_CONTEXT` tells the script of its call.
+    pub context: bool,
+    /// `mode: async`: where a server keeps calls, one that does not say otherwise runs in the
+    /// background.
     pub asynchronous: bool,
     /// Whether an MCP client may, or must, poll for the result of a call as an MCP task instead of
     /// waiting.
     pub task: Option<TaskUse>,
+    /// The script may be started before its input arrives.
+    pub ready: bool,
     pub env: BTreeMap<String, String>,
 }
 
@@ -187,6 +193,8 @@ pub struct Manifest {
     pub metadata: Metadata,
     /// Other tools this one needs: id → range.
     pub requires: BTreeMap<String, semver::VersionReq>,
+    /// Tools that its code calls.
+    pub calls: Vec<Selector>,
     pub examples: Vec<Example>,
     pub tags: Vec<String>,
     /// The document as written, unknown fields included.
@@ -231,8 +239,10 @@ pub struct ToolPaths {
     pub base: PathBuf,
     /// The script, absolute; `None` for tools without a script.
     pub script: Option<PathBuf>,
-    /// The script's folder: relative patterns start here.
+    /// The script's folder, or that of a manifest above it: relative patterns start here.
     pub folder: PathBuf,
+    /// Where a link in a base folder led here: the link, and those behind it.
+    pub links: Vec<PathBuf>,
 }
 
 impl ToolPaths {

@@ -23,9 +23,11 @@ pub(super) const MAX_PACKAGES: usize = 5000;
 /// Where a script lies.
 pub struct ScriptLocation<'a> {
     pub script: &'a Path,
+    /// The tool's own folder, with the script in it or below.
+    pub own: &'a Path,
     pub language: Language,
-    /// The version of the interpreter, with which markers are compared.
-    pub python: Option<&'a str>,
+    /// The version of the interpreter; empty where it is not known.
+    pub version: Option<&'a str>,
     /// Only the script itself can require packages: it lies directly in a base folder, or in a
     /// folder of other tools.
     pub alone: bool,
@@ -52,8 +54,10 @@ pub(super) struct TextFile {
 }
 
 impl<'a> ScriptFolder<'a> {
-    pub fn open(location: &ScriptLocation<'a>) -> Result<ScriptFolder<'a>, FileProblem> {
-        let path = location.script.parent().unwrap_or(Path::new("/"));
+    pub fn open(
+        location: &ScriptLocation<'a>,
+        path: &'a Path,
+    ) -> Result<ScriptFolder<'a>, FileProblem> {
         let opened = files::without_links(path, OFlag::O_PATH | OFlag::O_DIRECTORY);
         let at = opened.map_err(|errno| closed(path, "opened", errno))?;
         Ok(ScriptFolder {
@@ -109,20 +113,33 @@ impl<'a> ScriptFolder<'a> {
         Ok(Some(TextFile::new(path.clone(), &bytes)))
     }
 
-    /// The script. `None` also where it is larger than a file that is read here: then no block in
-    /// it counts.
-    pub fn script(&self, name: &str) -> Option<TextFile> {
+    /// The script, if it lies in this folder. `None` also where it is larger than a file that is
+    /// read here: then no block in it counts.
+    pub fn script(&self, script: &Path) -> Option<TextFile> {
+        let name = script.strip_prefix(self.path).ok()?;
+        name.parent().filter(|below| below.as_os_str().is_empty())?;
         let file = files::open_at(&self.at, name, OFlag::O_RDONLY).ok()?;
         let bytes = files::whole(File::from(file), MAX_FILE_BYTES).ok()??;
-        Some(TextFile::new(self.path.join(name), &bytes))
+        Some(TextFile::new(script.to_owned(), &bytes))
     }
 
     /// Refuses settings files of installers: the policy names the index, and this host's
     /// configuration its address.
-    pub fn without(&self, settings: &[&str]) -> Result<(), FileProblem> {
+    pub fn without_settings(&self, names: &[&str]) -> Result<(), FileProblem> {
         let why = "the settings of an installer beside a script are not obeyed: the policy and \
                    this host's configuration say where packages come from; remove the file";
-        let found = settings.iter().find(|name| self.has(name));
+        self.without(names, why)
+    }
+
+    /// Refuses locks that are not read, where no other one says which versions are meant.
+    pub fn without_locks(&self, names: &[&str]) -> Result<(), FileProblem> {
+        let why = "this kind of lock is not read, so other versions would be installed than it \
+                   holds: remove it, or lock with uv or npm";
+        self.without(names, why)
+    }
+
+    fn without(&self, names: &[&str], why: &str) -> Result<(), FileProblem> {
+        let found = names.iter().find(|name| self.has(name));
         found.map_or(Ok(()), |name| Err(problem(&self.path.join(name), 0, why)))
     }
 }
@@ -212,6 +229,30 @@ fn closed(path: &Path, what: &str, errno: Errno) -> FileProblem {
 /// A part of a file in a message: printable, and not long.
 pub(super) fn shown(part: &str) -> String {
     text::printable(&text::head(part, 80))
+}
+
+/// Why the interpreter may not run a script whose files ask for these versions of it. A pre-release
+/// of Node fits, as in npm.
+pub(super) fn unfit(ecosystem: Ecosystem, range: &str, version: &str) -> Option<String> {
+    let fits = match ecosystem {
+        // Without a header file the last number of an interpreter is not known: any may be it.
+        Ecosystem::Python if version.matches('.').count() == 1 => {
+            [".0", ".999"].iter().any(|last| {
+                versions::holds(ecosystem, range, &format!("{version}{last}")) == Some(true)
+            })
+        }
+        Ecosystem::Python => versions::holds(ecosystem, range, version) == Some(true),
+        Ecosystem::Node => {
+            versions::is_range(ecosystem, range) && versions::may_hold(ecosystem, range, version)
+        }
+    };
+    let fix = "a policy can name another interpreter ([runtimes])";
+    (!fits && !version.is_empty()).then(|| {
+        format!(
+            "`{}` is required, and its interpreter is {version}: {fix}",
+            shown(range)
+        )
+    })
 }
 
 /// Why the locked package does not fit a requirement. `None`: it fits.

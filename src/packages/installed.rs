@@ -3,14 +3,15 @@
 
 use super::tree::{Item, TreeError, hostile, shown};
 use crate::base::files::{self, open_at};
-use crate::policy::packages::{Ecosystem, Package};
-use crate::policy::versions;
+use crate::policy::packages::{Ecosystem, Package, Required};
+use crate::policy::{Program, Runtime, versions};
 use nix::fcntl::OFlag;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::BorrowedFd;
+use std::path::Path;
 
 /// Largest description of a package, and largest list of the files of one, that is read, bytes.
 const MAX_METADATA_BYTES: u64 = 4 << 20;
@@ -129,6 +130,41 @@ fn python(root: BorrowedFd, item: &Item, below: &str) -> Result<Option<Distribut
         );
     }
     Ok(Some((is_position.then(|| name.clone()), name, version)))
+}
+
+/// Whether an interpreter has all that is required, at versions that fit: by the names of what
+/// describes the distributions in its own folders of packages.
+pub fn has_all(runtime: &Runtime, required: &[Required]) -> bool {
+    let Program::Path(program) = &runtime.program else {
+        return false;
+    };
+    let minor: Vec<&str> = runtime.version.split('.').take(2).collect();
+    let minor = minor.join(".");
+    let prefix = program.parent().and_then(Path::parent).unwrap_or(program);
+    let folders = [
+        format!("lib/python{minor}/site-packages"),
+        "lib/python3/dist-packages".to_owned(),
+        format!("local/lib/python{minor}/dist-packages"),
+    ];
+    let entries = folders
+        .iter()
+        .filter_map(|folder| prefix.join(folder).read_dir().ok());
+    let names = entries
+        .flatten()
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let held: Vec<(String, String)> = names
+        .filter_map(|file| {
+            let mut parts = info(&file)?.0.split('-');
+            let name = versions::name(Ecosystem::Python, parts.next()?)?;
+            Some((name, parts.next()?.to_owned()))
+        })
+        .collect();
+    required.iter().all(|wanted| {
+        held.iter().any(|(name, version)| {
+            *name == wanted.name
+                && versions::holds(Ecosystem::Python, &wanted.versions, version) == Some(true)
+        })
+    })
 }
 
 /// The name and the ending of what describes a distribution. Python reads the ending in any case.

@@ -7,6 +7,7 @@
 mod files;
 mod index;
 pub mod installed;
+mod keys;
 mod node;
 mod python;
 pub mod store;
@@ -28,19 +29,38 @@ const LONG: u64 = 128 * 1024;
 
 /// What the script's files require; `None`: nothing.
 pub fn find(location: &ScriptLocation<'_>) -> Result<Option<PackageRequirements>, FileProblem> {
-    let folder = ScriptFolder::open(location)?;
+    for folder in folders(location.script, location.own) {
+        let found = find_in(&ScriptFolder::open(location, folder)?, location)?;
+        if found.is_some() {
+            return Ok(found);
+        }
+    }
+    Ok(None)
+}
+
+/// The folders whose files count, the nearest that holds any: the script's, and those above it in
+/// the tool's own.
+fn folders<'a>(script: &'a Path, own: &'a Path) -> impl Iterator<Item = &'a Path> {
+    let above = script.ancestors().skip(1);
+    above.take_while(move |folder| folder.starts_with(own))
+}
+
+fn find_in(
+    folder: &ScriptFolder<'_>,
+    location: &ScriptLocation<'_>,
+) -> Result<Option<PackageRequirements>, FileProblem> {
     let node = || {
         if location.alone {
             Ok(None)
         } else {
-            node::find(&folder, location.ignore_lock)
+            node::find(folder, location)
         }
     };
     let wanted = match Ecosystem::for_language(location.language) {
-        Some(Ecosystem::Python) => python::find(&folder, location)?,
+        Some(Ecosystem::Python) => python::find(folder, location)?,
         Some(Ecosystem::Node) => node()?,
         // A module has no packages; files beside it that name some are reported.
-        None => python::find(&folder, location)?.map_or_else(node, |wanted| Ok(Some(wanted)))?,
+        None => python::find(folder, location)?.map_or_else(node, |wanted| Ok(Some(wanted)))?,
     };
     Ok(wanted.filter(|wanted| !wanted.requires.is_empty()))
 }
@@ -78,21 +98,21 @@ pub struct FileStamps {
 
 impl FileStamps {
     /// Taken before the files are read.
-    pub fn read(script: &Path) -> FileStamps {
-        let folder = script.parent().unwrap_or(Path::new("/"));
+    pub fn read(script: &Path, own: &Path) -> FileStamps {
         let name = script.file_name().unwrap_or_default().to_string_lossy();
-        let own = [format!("{name}.lock"), python::own_lock(&name)];
+        let locks = [format!("{name}.lock"), python::own_lock(&name)];
         let names = python::NAMES
             .iter()
             .chain(&node::NAMES)
             .copied()
-            .chain(own.iter().map(String::as_str));
+            .chain(locks.iter().map(String::as_str));
         let present = names
-            .map(|name| folder.join(name))
+            .flat_map(|name| folders(script, own).map(move |folder| folder.join(name)))
             .filter(|path| path.symlink_metadata().is_ok());
-        // A file that comes or goes is a change of the folder.
-        let all = [folder.to_owned(), script.to_owned()]
-            .into_iter()
+        // A file that comes or goes is a change of its folder.
+        let all = folders(script, own)
+            .chain([script])
+            .map(Path::to_owned)
             .chain(present);
         let stamps: Vec<_> = all.map(|path| (stamp(&path), path)).collect();
         let now = jiff::Timestamp::now();

@@ -1,8 +1,10 @@
 //! Node and Bun: package.json says what is required, and a lock of npm holds it, by place below
 //! `node_modules`.
 
-use super::files::{MAX_PACKAGES, ScriptFolder, TextFile, misfit, shown};
+use super::files::{MAX_PACKAGES, ScriptFolder, ScriptLocation, TextFile, misfit, shown, unfit};
+use super::keys;
 use crate::base::json::{self, Dialect, Document, escape_segment};
+use crate::manifest::Language;
 use crate::policy::packages::{Ecosystem, Package, PackageRequirements, Required, SourceFile};
 use crate::policy::{FileProblem, versions};
 use serde::Serialize;
@@ -23,12 +25,6 @@ const FOREIGN: &str = "bun.lock";
 const MAX_DEPTH: usize = 32;
 /// Fields of a locked package that name other packages.
 const EDGES: [&str; 3] = ["dependencies", "optionalDependencies", "peerDependencies"];
-/// Fields of package.json that change what its names and ranges mean.
-#[rustfmt::skip]
-const REFUSED: [&str; 10] = [
-    "overrides", "resolutions", "pnpm", "workspaces", "catalog", "catalogs", "bundleDependencies",
-    "bundledDependencies", "patchedDependencies", "trustedDependencies",
-];
 /// One package of a lock, as the installer gets it.
 #[derive(Clone, Debug, Serialize)]
 struct LockedPackage {
@@ -49,20 +45,26 @@ type Tree = BTreeMap<String, LockedPackage>;
 /// By name: a range of versions, and whether the package is optional.
 type Dependencies = BTreeMap<String, (String, bool)>;
 
-/// `ignore_lock`: package-lock.json is not read.
 pub(super) fn find(
     folder: &ScriptFolder<'_>,
-    ignore_lock: bool,
+    at: &ScriptLocation<'_>,
 ) -> Result<Option<PackageRequirements>, FileProblem> {
     let Some(file) = folder.read("package.json")? else {
         return Ok(None);
     };
     let document = parse(&file)?;
+    check_machine(&file, &document, at)?;
     let asked = read_requirements(&file, &document)?;
     if asked.is_empty() {
         return Ok(None);
     }
-    folder.without(&[".npmrc", ".yarnrc", ".yarnrc.yml", "bunfig.toml"])?;
+    // The first that is there wins, as npm has it.
+    let locks: Vec<&str> = [SHRINKWRAP, LOCK]
+        .into_iter()
+        .filter(|name| !(at.ignore_lock && *name == LOCK) && folder.has(name))
+        .collect();
+    check_keys(&file, &document, !locks.is_empty())?;
+    folder.without_settings(&[".npmrc", ".yarnrc", ".yarnrc.yml", "bunfig.toml"])?;
     let requires: Vec<Required> = asked
         .iter()
         .map(
@@ -74,11 +76,7 @@ pub(super) fn find(
             },
         )
         .collect();
-    // The first that is there wins, as npm has it.
-    for name in [SHRINKWRAP, LOCK]
-        .into_iter()
-        .filter(|name| !(ignore_lock && *name == LOCK))
-    {
+    for name in locks {
         if let Some(lock) = folder.read(name)? {
             let tree = tree(&lock)?;
             for (wanted, (range, optional)) in &asked {
@@ -102,6 +100,9 @@ pub(super) fn find(
         let why = "the lock beside it, bun.lockb, is not text: `bun install --save-text-lockfile` \
             writes bun.lock";
         return Err(file.problem(0, why));
+    }
+    if foreign.is_none() {
+        folder.without_locks(&["yarn.lock", "pnpm-lock.yaml"])?;
     }
     let sources = [&file]
         .into_iter()
@@ -176,7 +177,7 @@ fn parse(file: &TextFile) -> Result<Document<'_>, FileProblem> {
 
 /// The line of a requirement.
 fn line(document: &Document<'_>, name: &str) -> usize {
-    let fields = ["dependencies", "optionalDependencies"].iter();
+    let fields = ["dependencies", "optionalDependencies", "peerDependencies"].iter();
     let pointers = fields.map(|field| format!("/{field}/{}", escape_segment(name)));
     pointers
         .map(|pointer| document.place_of_key(&pointer).0)
@@ -189,7 +190,8 @@ fn read_requirements(
     document: &Document<'_>,
 ) -> Result<Dependencies, FileProblem> {
     let mut asked = Dependencies::new();
-    for (field, optional) in [("dependencies", false), ("optionalDependencies", true)] {
+    // A package in two fields has what the later one says, as in npm.
+    for field in ["peerDependencies", "dependencies", "optionalDependencies"] {
         let listed = match &document.value[field] {
             Value::Null => continue,
             Value::Object(listed) if listed.len() <= MAX_PACKAGES => listed,
@@ -200,7 +202,12 @@ fn read_requirements(
                 ));
             }
         };
-        for (name, range) in listed {
+        // npm does not install peers that are optional.
+        let meta = &document.value["peerDependenciesMeta"];
+        for (name, range) in listed
+            .iter()
+            .filter(|(name, _)| field != "peerDependencies" || meta[*name]["optional"] != true)
+        {
             let bad =
                 |why: &str| file.problem(line(document, name), format!("`{}`: {why}", shown(name)));
             let read = versions::name(Ecosystem::Node, name)
@@ -209,20 +216,84 @@ fn read_requirements(
             if !versions::is_range(Ecosystem::Node, range) {
                 return Err(bad(&no_range(range)));
             }
-            // A package in both fields is optional, as in npm.
-            asked.insert(read, (range.to_owned(), optional));
+            asked.insert(read, (range.to_owned(), field == "optionalDependencies"));
         }
     }
-    let empty = [Value::Null, json!(false), json!([]), json!({})];
-    let refused = REFUSED
-        .iter()
-        .find(|field| !empty.contains(&document.value[**field]));
-    if let Some(field) = refused.filter(|_| !asked.is_empty()) {
-        let line = document.place_of_key(&format!("/{field}")).0;
-        let why = "changes what is installed, and only names and versions count here: remove it";
-        return Err(file.problem(line, format!("`{field}` {why}")));
-    }
     Ok(asked)
+}
+
+/// Refuses keys that change what is installed and are not honoured here.
+fn check_keys(
+    file: &TextFile,
+    document: &Document<'_>,
+    is_locked: bool,
+) -> Result<(), FileProblem> {
+    let empty = [Value::Null, json!(false), json!([]), json!({})];
+    for (table, pointer) in [("package.json", ""), ("package.json scripts", "/scripts")] {
+        let members = document.value.pointer(pointer).and_then(Value::as_object);
+        for (key, value) in members.into_iter().flatten() {
+            if let Some(why) =
+                keys::refusal(table, key, is_locked).filter(|_| !empty.contains(value))
+            {
+                let line = document
+                    .place_of_key(&format!("{pointer}/{}", escape_segment(key)))
+                    .0;
+                return Err(file.problem(line, format!("`{key}` {why}")));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a folder that is for other interpreters (`engines`) or machines (`os`, `cpu`).
+fn check_machine(
+    file: &TextFile,
+    document: &Document<'_>,
+    at: &ScriptLocation<'_>,
+) -> Result<(), FileProblem> {
+    let engine = match at.language {
+        Language::Bun => "/engines/bun",
+        _ => "/engines/node",
+    };
+    let range = document.value.pointer(engine).and_then(Value::as_str);
+    let interpreter = range
+        .zip(at.version)
+        .and_then(|(range, version)| unfit(Ecosystem::Node, range, version))
+        .map(|why| (engine, why));
+    let cpu = match std::env::consts::ARCH {
+        "x86_64" => "x64",
+        "aarch64" => "arm64",
+        other => other,
+    };
+    let machine = [("/os", "linux"), ("/cpu", cpu)]
+        .into_iter()
+        .find(|(key, here)| {
+            document
+                .value
+                .pointer(key)
+                .is_some_and(|said| leaves_out(said, here))
+        })
+        .map(|(key, here)| (key, format!("this machine is {here}")));
+    interpreter.or(machine).map_or(Ok(()), |(key, why)| {
+        let line = document.place_of_key(key).0;
+        Err(file.problem(line, format!("`{}`: {why}", &key[1..])))
+    })
+}
+
+/// Whether a list of machines, some of them by `!`, is without this one.
+fn leaves_out(said: &Value, here: &str) -> bool {
+    let said = list(said);
+    let words: Vec<&str> = said.iter().filter_map(Value::as_str).collect();
+    let is_for_others = words.iter().any(|word| !word.starts_with('!'));
+    words.contains(&&*format!("!{here}")) || is_for_others && !words.contains(&here)
+}
+
+/// A list of words, of which one may stand alone.
+fn list(words: &Value) -> Vec<Value> {
+    words
+        .as_array()
+        .cloned()
+        .unwrap_or_else(|| vec![words.clone()])
 }
 
 /// Checks that the lock has the package under its own name, at a version that fits.
@@ -332,16 +403,7 @@ fn entry(place: &str, said: &Value, tree: &Tree) -> Result<Option<LockedPackage>
         .into_iter()
         .filter(|(_, words)| !words.is_null());
     let only = lists
-        .map(|(field, words)| {
-            (
-                field,
-                if words.is_array() {
-                    words
-                } else {
-                    json!([words])
-                },
-            )
-        })
+        .map(|(field, words)| (field, json!(list(&words))))
         .collect();
     let optional = said["optional"] == true || said["devOptional"] == true;
     Ok(Some(LockedPackage {

@@ -2,7 +2,8 @@
 //! `requirements.txt`), and the locks that hold it: `pylock.toml` (PEP 751) and a
 //! `requirements.txt` of which every entry has a hash.
 
-use super::files::{MAX_PACKAGES, ScriptFolder, ScriptLocation, TextFile, misfit, shown};
+use super::files::{MAX_PACKAGES, ScriptFolder, ScriptLocation, TextFile, misfit, shown, unfit};
+use super::keys;
 use crate::manifest::Language;
 use crate::policy::packages::{Ecosystem, Package, PackageRequirements, Required};
 use crate::policy::{FileProblem, versions};
@@ -45,7 +46,7 @@ pub(super) fn find(
     folder: &ScriptFolder<'_>,
     at: &ScriptLocation<'_>,
 ) -> Result<Option<PackageRequirements>, FileProblem> {
-    let environment = Environment::new(at.python);
+    let environment = Environment::new(at.version);
     let name = at
         .script
         .file_name()
@@ -63,9 +64,15 @@ pub(super) fn find(
     let mut lock = None;
     let mut foreign = None;
     let mut writes = LOCK.to_owned();
-    let script = if is_python { folder.script(name) } else { None };
+    let script = if is_python {
+        folder.script(at.script)
+    } else {
+        None
+    };
+    let script_lock = format!("{name}.lock");
+    let is_locked = !at.ignore_lock && folder.has(&own) || folder.has(&script_lock);
     match script
-        .map(|file| block(file, &environment))
+        .map(|file| block(file, &environment, is_locked))
         .transpose()?
         .flatten()
     {
@@ -76,9 +83,7 @@ pub(super) fn find(
                 lock = pylock(&own)?;
             }
             if lock.is_none() {
-                foreign = folder
-                    .read(&format!("{name}.lock"))?
-                    .map(|file| (file, None));
+                foreign = folder.read(&script_lock)?.map(|file| (file, None));
             }
             writes = own;
         }
@@ -90,8 +95,9 @@ pub(super) fn find(
             if lock.is_none() && !at.ignore_lock {
                 lock = pylock(LOCK)?;
             }
+            let is_locked = lock.is_some() || folder.has(UV_LOCK);
             if let Some(file) = folder.read("pyproject.toml")?
-                && let Some((name, project)) = project(file, &environment)?
+                && let Some((name, project)) = project(file, &environment, is_locked)?
             {
                 lists.push(project);
                 if lock.is_none() {
@@ -111,8 +117,11 @@ pub(super) fn find(
     if lists.is_empty() && lock.is_none() {
         return Ok(None);
     }
-    folder.without(&["pip.conf", "uv.toml"])?;
+    folder.without_settings(&["pip.conf", "uv.toml"])?;
     let Some(lock) = lock else {
+        if foreign.is_none() {
+            folder.without_locks(&["poetry.lock", "pdm.lock", "Pipfile.lock"])?;
+        }
         return Ok(Some(unlocked(&lists, foreign, writes)));
     };
     lists
@@ -338,6 +347,10 @@ fn hash(text: &str) -> Result<String, String> {
 struct Pylock {
     #[serde(rename = "lock-version")]
     version: String,
+    #[serde(rename = "requires-python")]
+    python: Option<String>,
+    #[serde(default)]
+    environments: Vec<String>,
     #[serde(default)]
     packages: Vec<Locked>,
 }
@@ -347,6 +360,8 @@ struct Locked {
     name: String,
     version: Option<String>,
     marker: Option<String>,
+    #[serde(rename = "requires-python")]
+    python: Option<String>,
     vcs: Option<IgnoredAny>,
     directory: Option<IgnoredAny>,
     archive: Option<IgnoredAny>,
@@ -378,11 +393,16 @@ impl Lock {
         if lock.packages.len() > MAX_PACKAGES {
             return Err(file.problem(0, format!("more than {MAX_PACKAGES} packages")));
         }
+        environment
+            .runs(lock.python.as_deref())
+            .and_then(|()| environment.is_one_of(&lock.environments))
+            .map_err(|why| file.problem(0, why))?;
         let mut packages = Vec::new();
         for Locked {
             name,
             version,
             marker,
+            python,
             vcs,
             directory,
             archive,
@@ -405,7 +425,10 @@ impl Lock {
                 .map(|(kind, digits)| hash(&format!("{kind}:{digits}")))
                 .collect::<Result<_, _>>();
             let package = package(name, version.as_deref(), hashes.map_err(bad)?).map_err(bad)?;
-            packages.extend(is_here.then_some(package));
+            if is_here {
+                environment.runs(python.as_deref()).map_err(bad)?;
+                packages.push(package);
+            }
         }
         Ok(Lock { file, packages })
     }
@@ -418,8 +441,10 @@ fn entries(
     env: &Environment,
 ) -> Result<(Vec<Requirement>, Option<Vec<Package>>), FileProblem> {
     let mut entries = Vec::new();
+    let mut needs_hashes = false;
     for (line, text) in logical_lines(&file.text) {
         let text = text.trim();
+        needs_hashes |= text == "--require-hashes";
         if !text.is_empty() && text != "--require-hashes" {
             entries.push(entry(text, line, env).map_err(|why| file.problem(line, why))?);
         }
@@ -427,7 +452,7 @@ fn entries(
             return Err(file.problem(line, format!("more than {MAX_PACKAGES} requirements")));
         }
     }
-    if entries.iter().all(|(_, hashes)| hashes.is_empty()) {
+    if !needs_hashes && entries.iter().all(|(_, hashes)| hashes.is_empty()) {
         return Ok((
             entries
                 .into_iter()
@@ -439,7 +464,7 @@ fn entries(
     let mut packages = Vec::new();
     for (requirement, hashes) in entries {
         let bad = |why: &str| {
-            let others = "and other entries have hashes: `uv pip compile --generate-hashes` writes \
+            let others = "and the file asks for hashes: `uv pip compile --generate-hashes` writes \
                 all of them";
             file.problem(
                 requirement.line,
@@ -520,6 +545,8 @@ struct ProjectTables {
     project: Option<Project>,
     /// Of a block in a script.
     dependencies: Option<Vec<Spanned<String>>>,
+    #[serde(rename = "requires-python")]
+    python: Option<String>,
     #[serde(default)]
     tool: ToolTables,
 }
@@ -539,33 +566,35 @@ type ToolTable = BTreeMap<String, Spanned<Value>>;
 struct Project {
     name: Option<String>,
     dependencies: Option<Vec<Spanned<String>>>,
+    #[serde(rename = "requires-python")]
+    python: Option<Spanned<String>>,
     #[serde(default)]
     dynamic: Vec<String>,
 }
-
-/// Keys of `[tool.uv]` that do not affect the requirements; every other key is refused.
-#[rustfmt::skip]
-const NEUTRAL_UV_KEYS: [&str; 17] = [
-    "build-backend", "cache-keys", "compile-bytecode", "default-groups", "dependency-groups", "dev-dependencies",
-    "environments", "exclude-newer", "fork-strategy", "link-mode", "managed", "package", "preview",
-    "python-downloads", "python-preference", "required-environments", "required-version",
-];
 
 /// The project name of a pyproject.toml and its requirements; `None`: it has none.
 fn project(
     file: TextFile,
     environment: &Environment,
+    is_locked: bool,
 ) -> Result<Option<(String, RequirementSource)>, FileProblem> {
     let ProjectTables { project, tool, .. } = file.toml(&file.text, 0)?;
     let Project {
         name,
         dependencies,
+        python,
         dynamic,
     } = project.unwrap_or_default();
-    if dynamic.iter().any(|word| word == "dependencies") {
-        let why = "`dependencies` is dynamic, so a build would say what is required: list them in \
-            [project]";
-        return Err(file.problem(0, why));
+    if let Some(word) = dynamic
+        .iter()
+        .find(|word| ["dependencies", "requires-python"].contains(&word.as_str()))
+    {
+        let why = "is dynamic, so a build would say what is required: write it into [project]";
+        return Err(file.problem(0, format!("`{word}` {why}")));
+    }
+    if let Some(python) = &python {
+        let is_good = environment.runs(Some(python.get_ref()));
+        is_good.map_err(|why| file.problem(file.line(python.span().start), why))?;
     }
     let listed = dependencies.unwrap_or_default();
     if listed.is_empty() {
@@ -579,46 +608,54 @@ fn project(
     let name = name
         .and_then(|name| versions::name(Ecosystem::Python, &name))
         .unwrap_or_default();
-    let requirements = parse_requirements(
-        &file,
-        &listed,
-        &tool,
-        |offset| file.line(offset),
-        environment,
-    )?;
+    fn line(file: &TextFile, offset: usize) -> usize {
+        file.line(offset)
+    }
+    check_tools(&file, &tool, is_locked, line)?;
+    let requirements = parse_requirements(&file, &listed, line, environment)?;
     Ok(Some((name, RequirementSource { file, requirements })))
 }
 
-fn parse_requirements<'t>(
+/// Refuses settings of installers that change what is installed and are not honoured here.
+fn check_tools(
+    file: &TextFile,
+    tool: &ToolTables,
+    is_locked: bool,
+    line: impl Fn(&TextFile, usize) -> usize,
+) -> Result<(), FileProblem> {
+    let empty = [
+        false.into(),
+        Vec::<Value>::new().into(),
+        Value::Table(toml::Table::new()),
+    ];
+    for (name, table) in [
+        ("uv", &tool.uv),
+        ("poetry", &tool.poetry),
+        ("pdm", &tool.pdm),
+    ] {
+        for (key, value) in table.iter().filter(|(_, it)| !empty.contains(it.get_ref())) {
+            if let Some(why) = keys::refusal(&format!("tool.{name}"), key, is_locked) {
+                let words = format!("[tool.{name}] `{}` {why}", shown(key));
+                return Err(file.problem(line(file, value.span().start), words));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn parse_requirements(
     file: &TextFile,
     listed: &[Spanned<String>],
-    tool: &'t ToolTables,
-    line: impl Fn(usize) -> usize,
+    line: impl Fn(&TextFile, usize) -> usize,
     environment: &Environment,
 ) -> Result<Vec<Requirement>, FileProblem> {
-    let uv = tool
-        .uv
-        .iter()
-        .find(|(key, _)| !NEUTRAL_UV_KEYS.contains(&key.as_str()))
-        .map(|found| ("uv", found));
-    let source = |name, table: &'t ToolTable| Some((name, table.get_key_value("source")?));
-    if let Some((name, (key, value))) = uv
-        .or(source("poetry", &tool.poetry))
-        .or(source("pdm", &tool.pdm))
-    {
-        let why = format!(
-            "[tool.{name}] `{key}` says where packages come from or how they are resolved: the \
-             policy names the index, and this host's configuration its address; remove it"
-        );
-        return Err(file.problem(line(value.span().start), why));
-    }
     if listed.len() > MAX_PACKAGES {
         return Err(file.problem(0, format!("more than {MAX_PACKAGES} requirements")));
     }
     listed
         .iter()
         .map(|written: &Spanned<String>| {
-            let line = line(written.span().start);
+            let line = line(file, written.span().start);
             environment
                 .requirement(written.get_ref(), line)
                 .map_err(|why| file.problem(line, why))
@@ -630,6 +667,7 @@ fn parse_requirements<'t>(
 fn block(
     script: TextFile,
     environment: &Environment,
+    is_locked: bool,
 ) -> Result<Option<RequirementSource>, FileProblem> {
     let mut lines = script.text.lines().enumerate();
     let mut found = None;
@@ -658,11 +696,22 @@ fn block(
     let Some((line, text)) = found else {
         return Ok(None);
     };
+    let all: BTreeMap<String, IgnoredAny> = script.toml(&text, line)?;
+    let unknown = all
+        .keys()
+        .find_map(|key| Some((key, keys::refusal("block", key, is_locked)?)));
+    if let Some((key, why)) = unknown {
+        return Err(script.problem(line, format!("`{}` {why}", shown(key))));
+    }
     let document: ProjectTables = script.toml(&text, line)?;
+    environment
+        .runs(document.python.as_deref())
+        .map_err(|why| script.problem(line, why))?;
     let Some(listed) = document.dependencies.filter(|listed| !listed.is_empty()) else {
         return Ok(None);
     };
-    let requirements = parse_requirements(&script, &listed, &document.tool, |_| line, environment)?;
+    check_tools(&script, &document.tool, is_locked, |_, _| line)?;
+    let requirements = parse_requirements(&script, &listed, |_, _| line, environment)?;
     Ok(Some(RequirementSource {
         file: script,
         requirements,
@@ -721,6 +770,28 @@ impl Environment {
         let marker = MarkerTree::from_str(text)
             .map_err(|error| format!("its marker: {}", shown(&error.message.to_string())))?;
         Ok(self.holds(&marker))
+    }
+
+    /// Whether a file whose `requires-python` this is runs on the interpreter.
+    fn runs(&self, range: Option<&str>) -> Result<(), String> {
+        let version = self
+            .interpreter
+            .as_ref()
+            .map(MarkerEnvironment::python_full_version);
+        let why = range.zip(version).and_then(|(range, version)| {
+            unfit(Ecosystem::Python, range, &version.version.to_string())
+        });
+        why.map_or(Ok(()), |why| Err(format!("requires-python: {why}")))
+    }
+
+    /// Whether a lock that is for these environments is for this one.
+    fn is_one_of(&self, environments: &[String]) -> Result<(), String> {
+        let mut is_here = environments.is_empty();
+        for marker in environments {
+            is_here |= self.marker(Some(marker))?;
+        }
+        let why = "it was made for other machines or interpreters (`environments`): lock again";
+        is_here.then_some(()).ok_or_else(|| why.to_owned())
     }
 
     fn holds(&self, marker: &MarkerTree) -> bool {

@@ -22,6 +22,9 @@ use std::time::SystemTime;
 
 /// Where the tree of an entry is made, in the folder of its build.
 pub const ENTRY: &str = "entry";
+/// The folder of an entry for the list of fonts that matplotlib makes.
+pub const FONT_LISTS: &str = "matplotlib";
+const MAX_FONT_LIST_BYTES: usize = 4 << 20;
 const RECORD: RecordKind = RecordKind {
     mark: b"thpkgs1\n",
     ending: ".entry",
@@ -219,6 +222,7 @@ impl Store {
             root,
             built,
             vendored,
+            fonts: Vec::new(),
         })
     }
 
@@ -229,12 +233,14 @@ impl Store {
             layout,
             root,
             built,
+            fonts,
             ..
         } = examined;
         let own = layout
             .environment
             .iter()
             .flat_map(|_| ["pyvenv.cfg", "bin", "bin/python"].map(Item::new));
+        let own = own.chain(fonts.iter().map(|name| Item::new(name)));
         self.content.keep_tree(&work, ENTRY)?;
         let bytes = built.iter().map(|item| item.bytes).sum();
         let starts = tree::startup_files(&built, &layout.site);
@@ -328,6 +334,26 @@ pub struct Examined {
     built: Vec<Item>,
     /// Copies of packages inside others.
     pub vendored: Vec<Vendored>,
+    /// What `add_font_list` added.
+    fonts: Vec<String>,
+}
+
+impl Examined {
+    /// Adds the list of fonts that the packages made. `name`: of its file, as code of the packages
+    /// chose it.
+    pub fn add_font_list(&mut self, name: &str, text: &str) -> io::Result<()> {
+        let is_name = name.starts_with("fontlist-") && !name.contains('/');
+        if !is_name || text.len() > MAX_FONT_LIST_BYTES {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let made = self.work.path.join(ENTRY);
+        let folder = made.join(FONT_LISTS);
+        std::fs::create_dir(&folder)?;
+        std::fs::set_permissions(&folder, Permissions::from_mode(0o755))?;
+        std::fs::write(folder.join(name), text)?;
+        self.fonts = vec![FONT_LISTS.to_owned(), format!("{FONT_LISTS}/{name}")];
+        Ok(())
+    }
 }
 
 /// Where in an entry a build's result goes, and what the host adds.

@@ -24,11 +24,16 @@ fn found(
     }
     let script = root.join(script);
     let language = Language::of_file_name(&script.to_string_lossy())[0];
-    let python = Some("3.11.7");
+    let version = Some(if language == Language::Python {
+        "3.11.7"
+    } else {
+        "20.11.1"
+    });
     find(&ScriptLocation {
         script: &script,
+        own: script.parent().expect("a folder"),
         language,
-        python,
+        version,
         alone,
         ignore_lock: false,
         writer: &|_| None,
@@ -302,8 +307,9 @@ fn only_plain_files_are_read() {
         let language = Language::Python;
         find(&ScriptLocation {
             script,
+            own: script.parent().expect("a folder"),
             language,
-            python: None,
+            version: None,
             alone: false,
             ignore_lock: false,
             writer,
@@ -335,6 +341,196 @@ fn only_plain_files_are_read() {
         .message;
     assert!(why.contains("cannot choose packages"), "{why}");
     assert!(look(&|_| None,).expect("the control").is_some());
+}
+
+/// The files of a script with one key of a table in them; the lock holds what is required.
+fn with_key(table: &str, key: &str) -> (&'static str, Vec<(&'static str, String)>) {
+    match table {
+        "block" => (
+            "run.py",
+            vec![(
+                "run.py",
+                format!("# /// script\n# {key} = 1\n# dependencies = [\"six\"]\n# ///\n"),
+            )],
+        ),
+        "package.json" | "package.json scripts" => {
+            let member = if table == "package.json" {
+                format!("\"{key}\": \"x\"")
+            } else {
+                format!("\"scripts\": {{\"{key}\": \"x\"}}")
+            };
+            let text = PACKAGE.replacen('{', &format!("{{{member},"), 1);
+            ("run.mjs", vec![("package.json", text)])
+        }
+        _ => (
+            "run.py",
+            vec![(
+                "pyproject.toml",
+                format!("{PROJECT}[{table}]\n{key} = \"x\"\n"),
+            )],
+        ),
+    }
+}
+
+#[test]
+fn every_key_has_the_effect_that_the_table_says() {
+    let documented = include_str!("../../docs/PACKAGES.md");
+    for row in keys::rows() {
+        let words = row.keys.split(' ').map(|key| match key {
+            "*" => "every other".to_owned(),
+            key => format!("`{key}`"),
+        });
+        let words = words.collect::<Vec<_>>().join(", ");
+        let line = format!("| {words} | {} | {} |", row.effect, row.why);
+        assert!(documented.contains(&line), "docs/PACKAGES.md lacks {line}");
+        for key in row.keys.split(' ').filter(|_| row.effect != "honoured") {
+            let key = if key == "*" { "x-other" } else { key };
+            let (script, mut files) = with_key(row.table, key);
+            let look = |files: &[(&'static str, String)]| {
+                let files: Vec<(&str, &str)> =
+                    files.iter().map(|(name, text)| (*name, &**text)).collect();
+                found(script, false, &files).map_err(|bad| bad.problem.message)
+            };
+            let is_refused = |files: &[(&'static str, String)]| {
+                look(files).is_err_and(|why| why.contains(&format!("`{key}`")))
+            };
+            assert_eq!(
+                is_refused(&files),
+                row.effect != "nothing",
+                "{} {key}: {:?}",
+                row.table,
+                look(&files)
+            );
+            if row.effect == "lock" {
+                let lock = match script {
+                    "run.py" => ("pylock.toml", pylock("1.16.0", "os_name == 'posix'")),
+                    _ => (
+                        "package-lock.json",
+                        npm(&format!(
+                            "\"node_modules/b\": {{\"version\": \"1.0.0\", \"integrity\": \"{SHA512}\"}}"
+                        )),
+                    ),
+                };
+                files.push(lock);
+                assert!(
+                    look(&files).is_ok_and(|it| it.is_some_and(|it| it.locked)),
+                    "{key}: {:?}",
+                    look(&files)
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn an_interpreter_or_a_machine_that_a_file_excludes_is_refused() {
+    let block = |python: &str| format!("# /// script\n# requires-python = \"{python}\"\n# ///\n");
+    let project =
+        |python: &str| format!("[project]\nname = \"x\"\nrequires-python = \"{python}\"\n");
+    let lock = |python: &str| {
+        format!(
+            "requires-python = \"{python}\"\n{}",
+            pylock("1", "os_name == 'posix'")
+        )
+    };
+    let package = |python: &str| {
+        pylock("1", "os_name == 'posix'")
+            .replace("wheels", &format!("requires-python = \"{python}\"\nwheels"))
+    };
+    type Written<'a> = &'a dyn Fn(&str) -> String;
+    let texts: [(&str, Written); 4] = [
+        ("run.py", &block),
+        ("pyproject.toml", &project),
+        ("pylock.toml", &lock),
+        ("pylock.toml", &package),
+    ];
+    for (name, text) in texts {
+        for (range, is_good) in [
+            (">=3.11", true),
+            ("==3.11.*", true),
+            ("", true),
+            (">=3.99", false),
+            ("<3.11", false),
+            ("^3", false),
+        ] {
+            let looked = found("run.py", false, &[(name, &text(range))]);
+            assert_eq!(looked.is_ok(), is_good, "{name} {range}: {looked:?}");
+        }
+    }
+    let dynamic = "[project]\nname = \"x\"\ndynamic = [\"requires-python\"]\n";
+    assert!(
+        refused("run.py", &[("pyproject.toml", dynamic)]).contains("`requires-python` is dynamic")
+    );
+    for (marker, is_good) in [
+        ("sys_platform == 'linux'", true),
+        ("sys_platform == 'win32'", false),
+    ] {
+        let text = format!(
+            "environments = [\"{marker}\"]\n{}",
+            pylock("1", "os_name == 'posix'")
+        );
+        assert_eq!(
+            found("run.py", false, &[("pylock.toml", &text)]).is_ok(),
+            is_good,
+            "{marker}"
+        );
+    }
+    for (member, is_good) in [
+        (r#""engines": {"node": ">=18 <21"}"#, true),
+        (r#""engines": {"node": ">=99", "npm": "1"}"#, false),
+        (r#""engines": {"node": "newest"}"#, false),
+        (r#""engines": {"bun": ">=99"}"#, true),
+        (r#""os": ["linux", "darwin"]"#, true),
+        (r#""os": ["!win32"]"#, true),
+        (r#""os": ["!linux"]"#, false),
+        (r#""os": "darwin""#, false),
+        (r#""cpu": ["mips"]"#, false),
+    ] {
+        let looked = found(
+            "run.mjs",
+            false,
+            &[("package.json", &format!("{{{member}}}"))],
+        );
+        assert_eq!(looked.is_ok(), is_good, "{member}: {looked:?}");
+    }
+}
+
+#[test]
+fn the_last_number_of_an_interpreter_need_not_be_known() {
+    for (range, version, is_good) in [
+        (">=3.11.4", "3.11", true),
+        ("<3.11.4", "3.11", true),
+        (">=3.12", "3.11", false),
+        (">=3.11.4", "3.11.2", false),
+    ] {
+        let why = files::unfit(crate::policy::packages::Ecosystem::Python, range, version);
+        assert_eq!(why.is_none(), is_good, "{range} {version}");
+    }
+}
+
+#[test]
+fn peers_and_hashes_that_a_file_asks_for_are_required() {
+    let peers = r#"{"peerDependencies": {"left-pad": "^1", "other": "*"}, "peerDependenciesMeta": {"other": {"optional": true}}}"#;
+    let wanted = good("run.mjs", &[("package.json", peers)]);
+    let names: Vec<&str> = wanted.requires.iter().map(|it| it.name.as_str()).collect();
+    assert_eq!(names, ["left-pad"]);
+    let hashes = refused(
+        "run.py",
+        &[("requirements.txt", "--require-hashes\nsix==1\n")],
+    );
+    assert!(
+        hashes.starts_with("requirements.txt:2: `six` has no hash"),
+        "{hashes}"
+    );
+    for (script, file, lock) in [
+        ("run.py", ("pyproject.toml", PROJECT), "poetry.lock"),
+        ("run.mjs", ("package.json", PACKAGE), "yarn.lock"),
+    ] {
+        assert!(
+            refused(script, &[file, (lock, "")]).contains("is not read"),
+            "{lock}"
+        );
+    }
 }
 
 #[test]

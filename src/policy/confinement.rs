@@ -5,7 +5,8 @@ use crate::base::mask::Hidden;
 use crate::fault::{Fault, Kind};
 use crate::policy::verdicts::{Decision, Notes, Shape};
 use crate::quantity::{Limit, MIN_TIMEOUT_MS};
-pub use crate::sandbox::ReadFile;
+use crate::sandbox::CALL_INPUT;
+pub use crate::sandbox::{InputFile, ReadFile};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -29,10 +30,53 @@ pub struct PerCall {
     pub script: Option<Arc<Script>>,
     /// Source text of run-code: placed in scratch as the script.
     pub source: Option<String>,
+    /// The files that the call brings.
+    pub files: Vec<InputFile>,
+    /// What its code may call.
+    pub offer: Option<Offer>,
     /// Set instead of the shape's variables of the same names.
     pub env: Hidden<BTreeMap<String, String>>,
+    /// Variables that tell of this call alone. A program that was started before it gets them with
+    /// its input.
+    pub about: Hidden<BTreeMap<String, String>>,
+    /// The digest of its tool, policies and script. A process that was started for the same, with an
+    /// equal confinement, may serve the call.
+    /// `None`: the call starts cold.
+    pub ready: Option<String>,
     /// The values of the secrets that the relay adds to requests, by name.
     pub secrets: Hidden<BTreeMap<String, String>>,
+}
+
+/// The variable with the paths of a call's files, as JSON.
+pub const FILES_VARIABLE: &str = "TOOL_FILES";
+
+impl PerCall {
+    /// Adds the files of the call, and the variable that names them.
+    pub fn bring(&mut self, files: Vec<InputFile>) {
+        if !files.is_empty() {
+            let paths = files
+                .iter()
+                .map(|file| format!("{CALL_INPUT}/{}", file.name));
+            let paths = serde_json::Value::from_iter(paths).to_string();
+            self.about.0.insert(FILES_VARIABLE.to_owned(), paths);
+        }
+        self.files = files;
+    }
+
+    /// All variables of the call that are not its shape's.
+    pub fn variables(&self) -> BTreeMap<String, String> {
+        let all = self.env.0.iter().chain(&self.about.0);
+        all.map(|(name, value)| (name.clone(), value.clone()))
+            .collect()
+    }
+}
+
+/// The tools that code may call, which are some of those that the shape grants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offer {
+    pub tools: Vec<String>,
+    /// What they take, in the language of the code.
+    pub stubs: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -20,22 +20,25 @@ pub use grammar::disk::{certificates, lock_file};
 pub use grammar::file::{DEFAULT_POLICY, HOST_FILE, SUFFIX, is_policy_file, parse, schema};
 pub use grammar::files::SCRIPT_FOLDER;
 pub use grammar::hosts::{range as host_range, risks as host_risks};
+pub use grammar::obeyed::{is_definition, is_obeyed, leads_modules};
 pub use grammar::packages::index_name;
 pub use grammar::secrets::{header_name, header_value, source as secret_source};
 pub use grammar::services::names as service_names;
 pub use grammar::{
-    Access, AllowedValue, Area, Breaker, CallbackRule, CallbackUrl, CallerGrant, CallerRule,
-    Callers, Capability, DeniedPackage, FileProblem, FileRules, Folder, Grant, Grantable,
-    HeaderRule, HostGrant, Mode, NamedRuntime, Network, Opening, PackageGrant, PackageRules,
-    PackagesAllowed, ParameterRule, PassedOver, Policies, Policy, Rule, SecretGrant, SecretSource,
-    Selector, ServiceGrant, ServiceRule, SourceFile, ToolLimit, ToolSelector,
+    Access, AllowedValue, Area, Breaker, CallGrant, CallbackRule, CallbackUrl, CallerGrant,
+    CallerRule, Callers, Capability, DeniedPackage, FileProblem, FileRules, Folder, Grant,
+    Grantable, HeaderRule, HostGrant, Mode, NamedRuntime, Network, Opening, PackageGrant,
+    PackageRules, PackagesAllowed, ParameterRule, PassedOver, Policies, Policy, ReadyGrant, Rule,
+    SESSIONS_LINE, SecretGrant, SecretSource, Selector, ServiceGrant, ServiceRule, SessionGrant,
+    SourceFile, ToolLimit, ToolSelector,
 };
 pub use grammar::{callers, headers, packages, versions};
 pub use reports::{audit, diff, suggest, who_can};
 pub use verdicts::capability::needs_of;
 pub use verdicts::decide::{RUN_CODE, SCRIPT_SERVICE, decide, decide_run};
-pub use verdicts::hard_denials::{is_definition, is_obeyed, leads_modules};
 pub use verdicts::packages::refused as refused_packages;
+pub use verdicts::runtime::ENVIRONMENTS;
+pub use verdicts::sessions::takes_source;
 pub use verdicts::written::written_areas;
 pub use verdicts::{
     Ages, Allowance, Built, Confirm, Decision, LimitVerdict, Limits, Machine, MachinePlaces,

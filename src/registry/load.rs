@@ -1,7 +1,7 @@
 //! `DirectToolLoader` (source `files`): scans folders for `*.tool.json` and reads each one; a bad
 //! file stops nothing. And the tools compiled into this binary (source `builtin`).
 
-use super::open_beneath::{self, OpenError};
+use super::open_beneath::{self, Base, OpenError};
 use super::scan::{self, Candidate};
 use super::scripts;
 use super::tool::{
@@ -174,6 +174,9 @@ impl DirectToolLoader {
     }
 
     fn read(&self, candidate: &Candidate, bases: &scripts::Bases) -> Read {
+        let own = Some(&candidate.base).filter(|base| !base.links.is_empty());
+        let own = own.map(scripts::Bases::of_linked);
+        let bases = own.as_ref().unwrap_or(bases);
         let path = candidate.base.path.join(&candidate.relative);
         let bytes = match open_beneath::read(
             &candidate.base.folder,
@@ -213,7 +216,7 @@ impl DirectToolLoader {
         };
         if path.to_string_lossy().ends_with(DESCRIPTOR) {
             return match descriptor::read(&bytes) {
-                Ok((found, problems)) => self.describe(path, &candidate.base.path, found, problems),
+                Ok((found, problems)) => self.describe(path, &candidate.base, found, problems),
                 Err(problems) => skipped(None, problems),
             };
         }
@@ -230,7 +233,7 @@ impl DirectToolLoader {
             return skipped(None, broken);
         }
         let reference = Some(format!("{}@{}", manifest.id, manifest.version));
-        let site = match site(&manifest, &path, &candidate.base.path, bases, &mut problems) {
+        let site = match site(&manifest, &path, &candidate.base, bases, &mut problems) {
             Ok(site) => site,
             Err(broken) => {
                 problems.insert(0, broken);
@@ -251,17 +254,11 @@ impl DirectToolLoader {
     fn describe(
         &self,
         path: PathBuf,
-        base: &Path,
+        base: &Base,
         found: Descriptors,
         mut problems: Vec<Problem>,
     ) -> Read {
-        let folder = path.parent().unwrap_or(base).to_path_buf();
-        let site = ToolPaths {
-            manifest: path.clone(),
-            base: base.to_path_buf(),
-            script: None,
-            folder,
-        };
+        let site = without_script(&path, base);
         problems.extend(scan::writable_by_others(&site));
         let services = found
             .services
@@ -287,11 +284,10 @@ impl DirectToolLoader {
 fn site(
     manifest: &Manifest,
     path: &Path,
-    base: &Path,
+    base: &Base,
     bases: &scripts::Bases,
     problems: &mut Vec<Problem>,
 ) -> Result<ToolPaths, Problem> {
-    let folder = path.parent().unwrap_or(base).to_path_buf();
     let ending = manifest
         .document()
         .map_or(ENDING, |document| document.ending());
@@ -305,14 +301,9 @@ fn site(
         ));
     }
     let Handler::Script { script_path, .. } = &manifest.handler else {
-        return Ok(ToolPaths {
-            manifest: path.to_path_buf(),
-            base: base.to_path_buf(),
-            script: None,
-            folder,
-        });
+        return Ok(without_script(path, base));
     };
-    let (site, note) = bases.find(Some(&folder), script_path).map_err(|fault| {
+    let (site, note) = bases.find(path.parent(), script_path).map_err(|fault| {
         let code = if fault.kind == Kind::SecurityError {
             Code::Security
         } else {
@@ -332,6 +323,16 @@ fn site(
         manifest: path.to_path_buf(),
         ..site
     })
+}
+
+fn without_script(manifest: &Path, base: &Base) -> ToolPaths {
+    ToolPaths {
+        manifest: manifest.to_path_buf(),
+        base: base.top().to_path_buf(),
+        script: None,
+        folder: manifest.parent().unwrap_or(&base.path).to_path_buf(),
+        links: base.links.clone(),
+    }
 }
 
 /// The scripts that a manifest claims although it cannot be loaded: the one that it names, even if

@@ -5,6 +5,7 @@ use crate::base::files;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
 use nix::sys::stat::Mode;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -50,11 +51,13 @@ impl OpenError {
     }
 }
 
-/// A base folder, open.
+/// A base folder, or a folder that a link in one leads to, open.
 pub(super) struct Base {
     /// Without symbolic links.
     pub path: PathBuf,
     pub folder: OwnedFd,
+    /// The link in a base folder, and those behind it. None for a base folder.
+    pub links: Vec<PathBuf>,
 }
 
 impl Base {
@@ -64,7 +67,30 @@ impl Base {
         Ok(Base {
             folder: folder(&path)?,
             path,
+            links: Vec::new(),
         })
+    }
+
+    /// The folder that a link leads to, if nobody but this user and root can make it lead elsewhere.
+    pub(super) fn linked(link: &Path) -> std::io::Result<Base> {
+        files::Folder::open(link)?;
+        let mut links = files::steps(link);
+        links.retain(|step| step.is_symlink());
+        Ok(Base {
+            links,
+            ..Base::open(link)?
+        })
+    }
+
+    /// The base folder.
+    pub(super) fn top(&self) -> &Path {
+        let link = self.links.first();
+        link.and_then(|link| link.parent()).unwrap_or(&self.path)
+    }
+
+    /// The name by which it is known.
+    pub(super) fn name(&self) -> Option<&OsStr> {
+        self.links.first().unwrap_or(&self.path).file_name()
     }
 }
 

@@ -117,7 +117,13 @@ impl Ownership {
     pub(super) fn refuse_foreign_scripts(&self, tools: &mut Vec<Tool>) -> Vec<Refused> {
         take_out(tools, |tool: &Tool| {
             let script = tool.site.script.as_ref()?;
-            let owners = self.owners(script, &tool.site.base);
+            // A linked folder lies in no base.
+            let base = if tool.site.links.is_empty() {
+                &tool.site.base
+            } else {
+                Path::new("/")
+            };
+            let owners = self.owners(script, base);
             (!owners.contains(tool.site.manifest.as_path())).then(|| {
                 let message = format!(
                     "it names {}, which belongs to {}: scripts belong to the manifests of their \
@@ -245,11 +251,12 @@ pub(super) fn writable_paths<'t>(
     )
 }
 
-/// The tool's manifest and script, if they are files.
+/// The tool's manifest and script, if they are files, and the links that lead to its folder.
 pub(super) fn files(tool: &Tool) -> impl Iterator<Item = PathBuf> + use<> {
     let files = [Some(tool.site.manifest.clone()), tool.site.script.clone()];
     files
         .into_iter()
         .flatten()
+        .chain(tool.site.links.clone())
         .filter(|path| !path.as_os_str().is_empty())
 }

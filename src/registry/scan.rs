@@ -1,5 +1,6 @@
 //! Finds the files in the base folders that look like manifests, and warns of those that somebody
-//! else can change. No link below a base is followed.
+//! else can change. A link is followed only directly in a base, where nobody else can make it lead
+//! elsewhere: its folder is opened once, and all that is loaded has its real path.
 //!
 //! Files of a depth that could not be looked at as a whole are not listed: a tool that fills its
 //! folder must not hide the manifest which says that it may write there.
@@ -51,12 +52,14 @@ fn scan_at_most<'a>(
         most,
         seen: HashSet::new(),
         candidates: Vec::new(),
+        links: Vec::new(),
         discovery,
     };
-    for base in bases {
-        if let Some(base) = scan.open(base) {
-            scan.base(&base);
-        }
+    let bases: Vec<Arc<Base>> = bases.filter_map(|base| scan.open(base)).collect();
+    bases.iter().for_each(|base| scan.base(base));
+    scan.links.sort();
+    for link in std::mem::take(&mut scan.links) {
+        scan.linked(&link, &bases);
     }
     let mut candidates = scan.candidates;
     candidates.sort_by_cached_key(|it: &Candidate| {
@@ -73,6 +76,8 @@ struct Scan<'d> {
     most: usize,
     seen: HashSet<PathBuf>,
     candidates: Vec<Candidate>,
+    /// Links to folders, directly in a base.
+    links: Vec<PathBuf>,
     discovery: &'d mut Discovery,
 }
 
@@ -127,8 +132,13 @@ impl Scan<'_> {
                          was loaded; remove what fills {shown}, or name a smaller folder",
                         self.most
                     );
+                    let severity = if base.links.is_empty() {
+                        Severity::Error
+                    } else {
+                        Severity::Warning
+                    };
                     self.discovery.unlisted.extend(level.iter().cloned());
-                    self.report(&base.path, Severity::Error, message.clone());
+                    self.report(&base.path, severity, message.clone());
                     return self.incomplete(&base.path, &message);
                 }
             }
@@ -217,12 +227,50 @@ impl Scan<'_> {
                 format!("is ignored: the name of a manifest ends with {ENDING}, in lower case");
             self.report(&path, Severity::Warning, message);
         } else if kind.is_symlink() && path.is_dir() && self.seen.insert(path.clone()) {
-            // Users are often surprised that nothing below a linked folder is found.
-            let message = "this folder is a symbolic link and is not entered: name its real path \
-                with --tools or --scripts";
-            self.report(&path, Severity::Warning, message.to_owned());
+            if base.links.is_empty() && path.parent() == Some(&base.path) {
+                self.links.push(path);
+            } else {
+                self.not_entered(&path, "it does not lie directly in a base folder");
+            }
+            return None;
         }
         Some(path).filter(|_| kind.is_dir())
+    }
+
+    /// Looks into the folder that a link in a base leads to.
+    fn linked(&mut self, link: &Path, bases: &[Arc<Base>]) {
+        let found = match Base::linked(link) {
+            Ok(found) => Arc::new(found),
+            Err(why) => return self.not_entered(link, &why.to_string()),
+        };
+        // Such a folder would be one tool's own.
+        let home = std::env::home_dir().map(|home| files::resolved(&home));
+        let wide = bases.iter().map(|base| &base.path).chain(&home);
+        if let Some(wide) = wide.into_iter().find(|it| it.starts_with(&found.path)) {
+            return self.not_entered(link, &format!("it leads to {}", text::path(wide)));
+        }
+        if !bases.iter().any(|base| found.path.starts_with(&base.path)) {
+            let message = format!("a link: its tools are those of {}", text::path(&found.path));
+            let note = Problem::new(Severity::Note, Code::Security, "", message);
+            let report = FileReport::loaded(link.to_path_buf(), None, vec![note]);
+            self.discovery.reports.push(report);
+            let listed = self.discovery.unlisted.len();
+            let complete = self.discovery.incomplete.len();
+            self.base(&found);
+            // A link can lead to data of any size. Its manifests name scripts of that folder alone,
+            // so those that are not read deny nothing elsewhere.
+            self.discovery.unlisted.truncate(listed);
+            self.discovery.incomplete.truncate(complete);
+        }
+    }
+
+    /// Users are often surprised that nothing below a linked folder is found.
+    fn not_entered(&mut self, link: &Path, why: &str) {
+        let message = format!(
+            "this folder is a symbolic link and is not entered ({why}): move the folder itself \
+             here, and leave a link to it in its old place"
+        );
+        self.report(link, Severity::Warning, message);
     }
 
     fn report(&mut self, path: &Path, severity: Severity, message: String) {

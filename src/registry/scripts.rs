@@ -6,6 +6,7 @@ use crate::base::{files, text};
 use crate::fault::{Fault, Kind};
 use crate::manifest::{Severity, ToolPaths};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Finds a script: in each base, then without a leading name that is the base's own, then in the
 /// manifest's folder. A path that may not be used is a `SecurityError`; one that leads nowhere a
@@ -25,18 +26,23 @@ pub fn resolve(
 pub(super) type Note = Option<(Severity, String)>;
 
 /// Script base folders, opened once for all manifests of a load.
-pub(super) struct Bases(Vec<Base>);
+pub(super) struct Bases(Vec<Arc<Base>>);
 
 impl Bases {
     /// Bases that are not there hold no script; `doctor` and `check` report them.
     pub(super) fn open(bases: &[PathBuf]) -> Bases {
-        let mut opened: Vec<Base> = Vec::new();
+        let mut opened: Vec<Arc<Base>> = Vec::new();
         for base in bases.iter().filter_map(|base| Base::open(base).ok()) {
             if opened.iter().all(|known| known.path != base.path) {
-                opened.push(base);
+                opened.push(Arc::new(base));
             }
         }
         Bases(opened)
+    }
+
+    /// For the manifests of a linked folder: they name scripts of that folder alone.
+    pub(super) fn of_linked(folder: &Arc<Base>) -> Bases {
+        Bases(vec![folder.clone()])
     }
 
     /// `manifest_folder`: without symbolic links.
@@ -53,18 +59,32 @@ impl Bases {
                 continue;
             }
             if look(base, relative, script_path, manifest_folder.is_none())? {
-                let folder = path.parent().unwrap_or(&base.path).to_path_buf();
+                let folder = self.own_folder(manifest_folder, &path).to_path_buf();
                 let site = ToolPaths {
                     manifest: PathBuf::new(),
-                    base: base.path.clone(),
+                    base: base.top().to_path_buf(),
                     script: Some(path.clone()),
                     folder,
+                    links: base.links.clone(),
                 };
-                return Ok((site, note(*kind, &path, relative, &candidates)));
+                let note = note(*kind, &path, relative, &candidates);
+                return Ok((site, note.filter(|_| base.links.is_empty())));
             }
             tried.push(path);
         }
         Err(not_found(script_path, &tried))
+    }
+
+    /// The script's folder, or that of a manifest above it, unless a base lies between the two.
+    fn own_folder<'p>(&self, manifest_folder: Option<&'p Path>, script: &'p Path) -> &'p Path {
+        let between = |folder: &Path, base: &Base| {
+            base.links.is_empty() && base.path.starts_with(folder) && script.starts_with(&base.path)
+        };
+        manifest_folder
+            .filter(|folder| script.starts_with(folder))
+            .filter(|folder| !self.0.iter().any(|base| between(folder, base)))
+            .or(script.parent())
+            .unwrap_or(script)
     }
 
     /// Every place that the path could mean in a manifest of this folder; `None`: the path may not
@@ -88,25 +108,25 @@ impl Bases {
         let mut found: Vec<_> = self
             .0
             .iter()
-            .map(|base| (SearchKind::InBase, base, relative.to_path_buf()))
+            .map(|base| (SearchKind::InBase, &**base, relative.to_path_buf()))
             .collect();
         fn stripped(base: &Base, relative: &Path) -> Option<PathBuf> {
             relative
-                .strip_prefix(base.path.file_name()?)
+                .strip_prefix(base.name()?)
                 .ok()
                 .map(Path::to_path_buf)
         }
         let doubled = self
             .0
             .iter()
-            .filter_map(|base| Some((SearchKind::Doubled, base, stripped(base, relative)?)));
+            .filter_map(|base| Some((SearchKind::Doubled, &**base, stripped(base, relative)?)));
         found.extend(doubled.filter(|(.., rest)| !rest.as_os_str().is_empty()));
         let beside = manifest_folder.and_then(|folder| {
             let inside = self.0.iter().filter(|base| folder.starts_with(&base.path));
             let base = inside.max_by_key(|base| base.path.as_os_str().len())?;
             Some((
                 SearchKind::Beside,
-                base,
+                &**base,
                 folder.strip_prefix(&base.path).ok()?.join(relative),
             ))
         });

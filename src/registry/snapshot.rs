@@ -224,7 +224,7 @@ impl Snapshot {
             return fault(format!("The tool '{shown}' {words}"))
                 .person(format!("the tool '{shown}' is disabled: {why}"));
         }
-        if known(id) && self.skipped_files().any(|report| report.is_of(id)) {
+        if known(id) && self.skipped_files().any(|report| report.id() == Some(id)) {
             let words = "is not loaded: its manifest has a fault. Ask the operator.";
             return fault(format!("The tool '{shown}' {words}"))
                 .person(self.unread(id).unwrap_or_default());
@@ -294,7 +294,7 @@ impl Snapshot {
             .collect();
         skipped.sort_by_key(|report| {
             (
-                !report.is_of(id),
+                report.id() != Some(id),
                 Reverse(worst(report)),
                 !report.path.to_string_lossy().contains(name),
             )

@@ -131,10 +131,10 @@ impl FileReport {
         self.problems.insert(0, problem);
     }
 
-    /// Whether it would be a tool of this id.
-    pub(super) fn is_of(&self, id: &str) -> bool {
+    /// The id of the tool that it is, or would be.
+    pub fn id(&self) -> Option<&str> {
         let tool = self.tool.as_deref().and_then(|tool| tool.split('@').next());
-        tool.or(self.claims.as_deref()) == Some(id)
+        tool.or(self.claims.as_deref())
     }
 
     pub fn has_errors(&self) -> bool {
@@ -148,6 +148,8 @@ impl FileReport {
 #[serde(rename_all = "lowercase")]
 pub enum Status {
     Loaded,
+    /// It is loaded, and cannot run on this machine.
+    Unavailable,
     Skipped,
 }
 
@@ -193,5 +195,6 @@ pub(super) fn nowhere() -> ToolPaths {
         base: nowhere.clone(),
         script: None,
         folder: nowhere,
+        links: Vec::new(),
     }
 }

@@ -53,6 +53,11 @@ pub fn lacks_guard(runtime: &Runtime) -> Option<String> {
     })
 }
 
+/// Whether something may not be loaded, or packages beside the script are to be found.
+fn needs_guard(shape: &Shape) -> bool {
+    !shape.written.is_empty() || shape.runtime.environment.is_some()
+}
+
 pub fn guard(shape: &Shape) -> Guard {
     let mut guard = Guard::default();
     let Program::Path(program) = &shape.runtime.program else {
@@ -61,14 +66,14 @@ pub fn guard(shape: &Shape) -> Guard {
     if shape.runtime.language == Language::Bun {
         guard.file("output.mjs", include_str!("shims/output.mjs"));
     }
-    if shape.written.is_empty() {
+    if !needs_guard(shape) {
         return guard;
     }
     let written: Vec<String> = shape.written.iter().map(Area::as_regex).collect();
     guard.file("written", written.join("|"));
     guard.file("guard.cjs", include_str!("shims/guard.cjs"));
     match shape.runtime.language {
-        Language::Python => guard.virtual_environment(program, &shape.runtime.version),
+        Language::Python => guard.virtual_environment(program, &shape.runtime),
         Language::Nodejs => guard.arguments.push(NODE),
         Language::Bun => guard.arguments.extend(BUN.split(' ')),
         Language::Wasm => {}
@@ -83,21 +88,25 @@ impl Guard {
 
     /// A virtual environment that leads to the interpreter's own packages, and to the programs
     /// beside it.
-    fn virtual_environment(&mut self, program: &Path, version: &str) {
+    fn virtual_environment(&mut self, program: &Path, runtime: &Runtime) {
         let bin = program.parent().unwrap_or(program);
         let prefix = bin.parent().unwrap_or(bin);
         let own = small_text(&prefix.join("pyvenv.cfg"));
+        let prefix = runtime
+            .environment
+            .as_deref()
+            .or(own.as_ref().map(|_| prefix));
         // Otherwise the packages are those of the interpreter at `home`.
         self.file(
             "python/prefix",
-            own.as_ref().map_or("".into(), |_| prefix.to_string_lossy()),
+            prefix.map_or("".into(), Path::to_string_lossy),
         );
         let outer = format!(
             "home = {}\ninclude-system-site-packages = true\n",
             bin.display()
         );
         self.file("python/pyvenv.cfg", own.unwrap_or(outer));
-        let minor: Vec<&str> = version.split('.').take(2).collect();
+        let minor: Vec<&str> = runtime.version.split('.').take(2).collect();
         let packages = format!("python/lib/python{}/site-packages", minor.join("."));
         self.file(
             &format!("{packages}/toolhost.pth"),
@@ -115,7 +124,7 @@ impl Guard {
 /// Adds to the variables of a call what guards the interpreters that it starts, and what makes the
 /// output of Bun and of its children blocking.
 pub fn set_variables(shape: &Shape, lines: &mut Vec<String>) {
-    let is_guarded = !shape.written.is_empty();
+    let is_guarded = needs_guard(shape);
     for (name, own, applies) in [
         ("NODE_OPTIONS=", format!("{NODE} "), is_guarded),
         ("BUN_OPTIONS=", format!("{BUN} "), is_guarded),

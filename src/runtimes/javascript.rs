@@ -48,6 +48,7 @@ pub(super) fn runtime(
         roots: roots.finish(),
         version: String::new(),
         found: found.to_owned(),
+        environment: None,
     };
     // The interpreter may load any file in its roots, so they are checked before it is run.
     let version = told

@@ -20,6 +20,7 @@ use crate::manifest::Language;
 use crate::policy;
 use binary::{Binary, LANGUAGES, follow};
 use probe::InterpreterProbe;
+use serde_json::json;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -235,22 +236,73 @@ fn note(notes: &mut Vec<String>, text: String) {
     }
 }
 
-/// Source text of the built-in shim; `None` where entry points need none (wasm exports a function
-/// itself).
-pub fn shim_source(language: Language) -> Option<&'static str> {
-    match language {
-        Language::Python => Some(include_str!("shims/entry.py")),
-        Language::Nodejs | Language::Bun => Some(include_str!("shims/entry.mjs")),
+/// The argument that tells a shim to load what follows while it waits for its call.
+pub const READY: &str = "--ready";
+
+/// The shim that runs the cells of a session: where it is shown inside the layers, and its text.
+pub const CELLS: (&str, &str) = ("/.toolhost/cells.py", include_str!("shims/cells.py"));
+
+/// The built-in shim through which a script of this shape runs, if any: where it is shown inside
+/// the layers, and its text.
+pub fn shim(shape: &policy::Shape) -> Option<(&'static str, &'static str)> {
+    let waits_for_source = shape.script.is_none() && shape.ready.is_some();
+    if shape.entry_point.is_none() && !waits_for_source {
+        return None;
+    }
+    match shape.runtime.language {
+        Language::Python if waits_for_source => {
+            Some(("/.toolhost/source.py", include_str!("shims/source.py")))
+        }
+        Language::Python => Some(("/.toolhost/entry.py", include_str!("shims/entry.py"))),
+        Language::Nodejs | Language::Bun => {
+            Some(("/.toolhost/entry.mjs", include_str!("shims/entry.mjs")))
+        }
         Language::Wasm => None,
     }
 }
 
-/// Where the shim is shown inside the layers.
-pub fn shim_path(language: Language) -> Option<&'static str> {
+/// Whether a program of this shape reads `frame` and not the input itself: it may be started before
+/// its call.
+pub fn reads_frame(shape: &policy::Shape) -> bool {
+    shape.ready.is_some() && shim(shape).is_some()
+}
+
+/// What a shim that waits for its call reads: a line with the number of bytes of the source text and
+/// of the variables, these two, and the input.
+pub fn frame(source: &str, variables: &BTreeMap<String, String>, input: &[u8]) -> Vec<u8> {
+    let variables = if variables.is_empty() {
+        String::new()
+    } else {
+        json!(variables).to_string()
+    };
+    let head = format!("{} {}\n", source.len(), variables.len());
+    [
+        head.as_bytes(),
+        source.as_bytes(),
+        variables.as_bytes(),
+        input,
+    ]
+    .concat()
+}
+
+/// The shim that runs a script which calls tools: where it is shown inside the layers, and its
+/// source text. `None`: scripts of this language cannot call tools.
+pub fn calls_shim(language: Language) -> Option<(&'static str, &'static str)> {
     match language {
-        Language::Python => Some("/.toolhost/entry.py"),
-        Language::Nodejs | Language::Bun => Some("/.toolhost/entry.mjs"),
-        Language::Wasm => None,
+        Language::Python => Some(("/.toolhost/calls.py", include_str!("shims/calls.py"))),
+        Language::Nodejs => Some(("/.toolhost/calls.cjs", include_str!("shims/calls.cjs"))),
+        Language::Bun | Language::Wasm => None,
+    }
+}
+
+/// The argument that tells that shim that the script may call none.
+pub const NO_TOOLS: &str = "--no-tools";
+
+/// The name of the file that says what the tools of a script take.
+pub fn stubs_name(language: Language) -> &'static str {
+    match language {
+        Language::Python => "tools.pyi",
+        _ => "tools.d.ts",
     }
 }
 

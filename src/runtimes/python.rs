@@ -48,6 +48,7 @@ pub(super) fn runtime(binary: &Binary, found: &str) -> Result<policy::Runtime, S
         roots: roots.finish(),
         version,
         found: found.to_owned(),
+        environment: None,
     })
 }
 

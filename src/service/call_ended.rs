@@ -88,6 +88,9 @@ impl CallEnded {
 pub(super) struct AuditRecord {
     pub time: String,
     pub call: String,
+    /// The call whose code made this one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parent: Option<String>,
     pub user: String,
     /// Who authenticated, if not `user`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -275,6 +278,7 @@ mod tests {
         let line = AuditRecord {
             time: "2026-11-21T00:00:00.000000000Z".to_owned(),
             call: "0".repeat(36),
+            parent: Some("0".repeat(36)),
             user: part.clone(),
             through: Some(part.clone()),
             label: Some(part.clone()),

@@ -10,6 +10,7 @@ use crate::base::shares::{Charge, IN_USE, Shares};
 use crate::base::text::{head, printable};
 use crate::fault::Fault;
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -33,6 +34,9 @@ pub enum Phase {
 #[serde(rename_all = "camelCase")]
 pub struct CallState {
     pub id: String,
+    /// The call whose code made this one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parent: Option<String>,
     pub caller: String,
     /// The requested name, or `id@version` once the tool is found.
     pub tool: String,
@@ -97,6 +101,7 @@ impl Calls {
         let (cancel, cancelled) = oneshot::channel();
         let state = CallState {
             id: id.to_owned(),
+            parent: request.parent.as_ref().map(|parent| parent.call.clone()),
             caller: request.caller.user.clone(),
             principal: request.caller.user.clone(),
             tool: printable(&head(&request.tool, SHOWN)),
@@ -138,9 +143,21 @@ impl Calls {
 
     /// Whether all open calls wait for persons.
     pub fn are_only_asking(&self) -> bool {
-        lock(&self.0)
+        let calls = lock(&self.0);
+        let open = calls
             .iter()
-            .all(|(_, call)| call.state.phase == Phase::Ended || call.is_asking)
+            .filter(|(_, call)| call.state.phase != Phase::Ended);
+        let (asking, others): (Vec<_>, Vec<_>) = open.partition(|(_, call)| call.is_asking);
+        // A call stands still while a person is asked about what its code calls.
+        let mut waiting: BTreeSet<&str> = BTreeSet::new();
+        let parents = asking
+            .iter()
+            .filter_map(|(_, call)| call.state.parent.as_deref());
+        for parent in parents {
+            let above = |id: &&str| calls.get(&(*id).to_owned())?.state.parent.as_deref();
+            waiting.extend(std::iter::successors(Some(parent), above));
+        }
+        others.iter().all(|(id, _)| waiting.contains(id.as_str()))
     }
 
     pub fn questions(&self) -> Vec<Question> {

@@ -6,11 +6,13 @@ use super::decision_cache::{CachedDecision, CurrentRules, DecisionCache, Rules};
 use super::quota::Limiter;
 use super::readiness::{Readiness, no_extension};
 use super::request::{Caller, RateCharge};
+use super::requirements;
 use crate::base::lock;
 use crate::base::place::Mounts;
 use crate::executor::document::Documents;
+use crate::executor::process::ReadyProcesses;
 use crate::executor::remote::queues;
-use crate::executor::{Executor, Gauge, method};
+use crate::executor::{CallDeadline, Executor, Gauge, method};
 use crate::manifest::{Handler, Language};
 use crate::registry::{self, Filter, Tool};
 use crate::{fault, policy};
@@ -55,6 +57,8 @@ impl PartialEq for OfferKey {
 /// The ways this host can run tools. `None`: it has no such way, and refuses calls that need one.
 pub struct Executors {
     pub process: Option<Arc<dyn Executor>>,
+    /// The processes of scripts that are started before their calls.
+    pub ready: Option<Arc<ReadyProcesses>>,
     pub wasm: Option<Arc<dyn Executor>>,
     /// Tool services behind a broker.
     pub remote: Option<Arc<dyn Executor>>,
@@ -140,12 +144,17 @@ impl Catalog {
         let rights = decisions.rights(caller, None);
         let mut tools = decisions.snapshot.list(&Filter::default());
         tools.retain(|tool| rights.may_call(&tool.manifest.id));
+        for tool in &mut tools {
+            requirements::name_packages(tool, |tool| decisions.decided(tool).decision.clone());
+        }
         Ok(tools)
     }
 
     pub fn find(&self, caller: &Caller, reference: &str) -> Result<Arc<Tool>, Fault> {
         let decisions = self.decisions()?;
-        decisions.find(reference, &decisions.rights(caller, None))
+        let mut tool = decisions.find(reference, &decisions.rights(caller, None))?;
+        requirements::name_packages(&mut tool, |tool| decisions.decided(tool).decision.clone());
+        Ok(tool)
     }
 
     pub fn offer_key(&self, caller: &Caller) -> Result<OfferKey, Fault> {
@@ -340,15 +349,11 @@ impl Catalog {
             && matches!(self.readiness(tool), Readiness::Ready)
     }
 
-    pub fn confirms(&self, tool: &Arc<Tool>) -> bool {
-        self.decisions().is_ok_and(|decisions| {
-            !decisions
-                .decided(tool)
-                .decision
-                .conditions
-                .confirm
-                .is_empty()
-        })
+    /// Whether a person must agree to a tool's calls. What is not known yet is decided on another
+    /// thread.
+    pub async fn confirms(&self, tool: &Arc<Tool>, until: &CallDeadline) -> Result<bool, Fault> {
+        let decided = self.decisions()?.decided_for(tool, until).await?;
+        Ok(!decided.decision.conditions.confirm.is_empty())
     }
 
     /// What calls of a tool can touch. `None`: not known, because nothing confines them.
@@ -358,15 +363,18 @@ impl Catalog {
         let confined = !decision.identity.in_process
             || decision.identity.starts_scripts
             || method::is_call_status(&tool.manifest.handler);
-        let writes = decision
-            .grants
-            .files
-            .iter()
-            .any(|grant| grant.access == policy::Access::Write);
+        let grants = &decision.grants;
+        // Code that calls other tools has their effects.
+        let calls = !grants.calls.is_empty();
+        let mut files = grants.files.iter();
         confined.then_some(Effects {
-            writes,
-            hosts: !decision.grants.hosts.is_empty(),
+            writes: calls || files.any(|grant| grant.access == policy::Access::Write),
+            hosts: calls || !grants.hosts.is_empty(),
         })
+    }
+
+    pub(super) fn ready_processes(&self) -> Option<&Arc<ReadyProcesses>> {
+        self.executors.ready.as_ref()
     }
 
     /// All that executors hold now.

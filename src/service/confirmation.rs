@@ -8,9 +8,10 @@
 
 use super::callers::Rights;
 use super::calls::{Calls, OpenQuestion};
+use super::parent::{AGREED_CALLS, Agreement, AskingCode};
 use super::quota::Limiter;
 use super::record::CallRecord;
-use super::request::{Answer, Approver, Caller, Event, EventStream, Question};
+use super::request::{Answer, Approver, CallRequest, Caller, Event, EventStream, Question};
 use super::target::Decided;
 use crate::base::sha256_hex;
 use crate::base::text::{self, printable};
@@ -132,14 +133,70 @@ impl Confirmations {
         Ok(answered.await.unwrap_or(Answer::Nobody))
     }
 
-    /// Asks a person to approve the call, which has no slot while it waits. `Ok`: somebody approved it.
+    /// Asks a person to approve the call, which has no slot while it waits. `Ok`: somebody approved
+    /// it. Of a call from code an earlier answer counts, too.
     pub(super) async fn ask(
         &self,
         target: &Decided,
-        approver: Approver,
+        request: &CallRequest,
         stream: &mut EventStream,
         record: &mut CallRecord,
     ) -> Result<(), Fault> {
+        let approver = request.approver.clone();
+        let Some(parent) = &request.parent else {
+            let by = self
+                .ask_about(target, approver, None, stream, record)
+                .await?;
+            record.approved(&by);
+            return Ok(());
+        };
+        let mut agreements = parent.agreements.lock().await;
+        let about = target.digest_without_times();
+        match agreements.get_mut(&about) {
+            Some(Agreement::Agreed {
+                by,
+                left: left @ 1..,
+            }) => {
+                *left -= 1;
+                record.approved(by);
+                return Ok(());
+            }
+            Some(Agreement::Refused(fault)) => {
+                record.denied_by = Some("confirm: not agreed before".to_owned());
+                return Err(fault.clone());
+            }
+            _ => {}
+        }
+        let _standing = parent.stand_still();
+        let code = Some(parent.code.clone());
+        let asked = self.ask_about(target, approver, code, stream, record).await;
+        match &asked {
+            Ok(by) => {
+                record.approved(by);
+                let agreed = Agreement::Agreed {
+                    by: by.clone(),
+                    left: AGREED_CALLS - 1,
+                };
+                agreements.insert(about, agreed);
+            }
+            // Another reason may be gone the next time.
+            Err(fault) if fault.kind == Kind::AuthorizationError => {
+                agreements.insert(about, Agreement::Refused(fault.clone()));
+            }
+            Err(_) => {}
+        }
+        asked.map(drop)
+    }
+
+    /// Asks one question. Returns who approved the call.
+    async fn ask_about(
+        &self,
+        target: &Decided,
+        approver: Approver,
+        code: Option<AskingCode>,
+        stream: &mut EventStream,
+        record: &mut CallRecord,
+    ) -> Result<String, Fault> {
         let call = &target.found.call;
         if target.redaction.hides_unmarked {
             let message =
@@ -148,7 +205,10 @@ impl Confirmations {
                 "Send only members that the parameters of the tool declare, and fewer values.";
             return Err(Fault::new(Kind::ParameterValidationError, message).details(details));
         }
-        let question = self.question(target);
+        let question = Question {
+            code,
+            ..self.question(target)
+        };
         let _open = self.begin()?;
         self.calls.change(call, |call| call.is_asking = true);
         let by_client = question.why.iter().all(|rule| rule.by_client.is_some());
@@ -195,10 +255,7 @@ impl Confirmations {
             ))
             .retryable())
         })? {
-            Answer::Approved { by } => {
-                record.approved(&by);
-                return Ok(());
-            }
+            Answer::Approved { by } => return Ok(by),
             Answer::Denied { by } => (
                 format!("denied by {by}"),
                 not_agreed(" and did not agree.").person(format!("{by} did not agree")),
@@ -236,9 +293,24 @@ impl Confirmations {
         } = &found.rights;
         let whole = target.redaction.arguments();
         let code = &target.code;
-        let mut about = json!([target.digest(), target.input, code.source, code.env]);
+        let files = &target.files;
+        let mut about = json!([
+            target.digest(),
+            target.input,
+            code.source,
+            code.env,
+            files.digest
+        ]);
         about.sort_all_objects();
         let now = jiff::Timestamp::now();
+        let mut touches = policy::audit::touches(decision);
+        touches.extend(files.all.iter().map(|file| {
+            let name = json!(file.name);
+            format!(
+                "read the file {name} ({} bytes), which the call brings",
+                file.bytes
+            )
+        }));
         Question {
             call: found.call.clone(),
             tool: found.tool.reference(),
@@ -246,9 +318,10 @@ impl Confirmations {
             through: Some(principal.clone()).filter(|principal| *principal != caller.user),
             label: found.label.clone(),
             why: decision.conditions.confirm.clone(),
+            code: None,
             not_shown: whole.chars().count().saturating_sub(SHOWN),
             arguments: printable(&text::head(&whole, SHOWN)),
-            touches: policy::audit::touches(decision),
+            touches,
             digest: sha256_hex(about.to_string().as_bytes()),
             asked: now.to_string(),
             until: now.checked_add(self.timeout).unwrap_or(now).to_string(),

@@ -138,6 +138,6 @@ fn script_stamps(tool: &Tool) -> FileStamps {
     tool.site
         .script
         .as_deref()
-        .map(FileStamps::read)
+        .map(|script| FileStamps::read(script, &tool.site.folder))
         .unwrap_or_default()
 }

@@ -10,7 +10,7 @@ use crate::executor::{Attempt, Denial, Ending, NEVER, Operation};
 use crate::fault::{Fault, Kind};
 use crate::manifest::host::{self, HostPattern};
 use crate::manifest::{self, Handler, RequestedAccess, ToolPaths};
-use crate::policy::base_view::KERNEL;
+use crate::policy::base_view::{KERNEL, SCRATCH, SYSTEM_FOLDERS};
 use crate::policy::{self, Narrower, Verdict};
 use crate::quantity::Limit;
 use crate::registry;
@@ -39,8 +39,10 @@ pub(super) struct DenialContext<'a> {
     /// The script's own text, and the arguments.
     pub script: String,
     pub arguments: String,
-    /// For a person who asks for an explanation: the files and folders of this host, for which no
-    /// grant is proposed.
+    /// What the tool wrote to its log.
+    pub log: String,
+    /// For a person at this machine: the files and folders of this host, for which no grant is
+    /// proposed.
     pub own: Option<Vec<PathBuf>>,
 }
 
@@ -79,6 +81,7 @@ pub(super) fn observed(
             rule,
             narrower,
             ask,
+            named: true,
             ..Denial::default()
         };
         if !found.contains(&denial) {
@@ -251,7 +254,7 @@ pub(super) fn limit(
 fn denial_of(attempt: &Attempt, about: &DenialContext) -> Denial {
     let what = match attempt.operation {
         Operation::Read | Operation::Run => policy::RequestKind::Read,
-        Operation::Write => policy::RequestKind::Write,
+        Operation::Write | Operation::MakeFolder => policy::RequestKind::Write,
         Operation::Call => {
             let target = attempt.target.clone();
             let rule = format!("seccomp: {}", attempt.rule);
@@ -263,6 +266,7 @@ fn denial_of(attempt: &Attempt, about: &DenialContext) -> Denial {
                 rule,
                 narrower,
                 ask: own.then(|| about.suggest_sockets()),
+                named: own && is_refused_socket(&about.log),
                 ..Denial::default()
             };
         }
@@ -280,26 +284,52 @@ fn denial_of(attempt: &Attempt, about: &DenialContext) -> Denial {
     let never = own || NEVER.iter().any(|rule| attempt.rule.starts_with(rule));
     Denial {
         operation: verb(attempt.operation).to_owned(),
-        target: attempt.target.clone(),
+        target: match attempt.operation {
+            Operation::MakeFolder => attempt.target.trim_end_matches('/').to_owned() + "/",
+            _ => attempt.target.clone(),
+        },
         rule: attempt.rule.clone(),
         narrower: if never { Narrower::BuiltIn } else { narrower }
             .name()
             .to_owned(),
         ask: (!never)
-            .then(|| suggest_file_grant(path, what, decided, about))
+            .then(|| suggest_file_grant(path, attempt.operation, decided, about))
             .flatten(),
-        named: path
-            .file_name()
-            .map(|name| name.to_string_lossy())
-            .is_some_and(|name| {
-                [&about.script, &about.arguments]
-                    .iter()
-                    .any(|text| text.contains(&*name))
-            }),
+        named: about.log.contains(&attempt.target)
+            || path
+                .file_name()
+                .map(|name| name.to_string_lossy())
+                .is_some_and(|name| {
+                    [&about.script, &about.arguments]
+                        .iter()
+                        .any(|text| text.contains(&*name))
+                }),
         absent: about.own.is_some()
             && what == policy::RequestKind::Read
             && path.symlink_metadata().is_err(),
     }
+}
+
+/// Words of a failure by which the kernel or a resolver refuses: strerror(3) of ENOENT and EROFS, and
+/// what resolvers say that reach no name server.
+const MISSING: &str = "o such file or directory";
+const READ_ONLY: &str = "ead-only file system";
+const DENIED: &str = "ermission denied";
+const NO_NAMES: [&str; 3] = ["name resolution", "getaddrinfo", "esolve host"];
+
+/// The parts of a line in single quotes, and its words that are absolute paths.
+fn quoted(line: &str) -> Vec<&str> {
+    let words = line
+        .split_whitespace()
+        .map(|word| word.trim_matches([':', ',']));
+    let words = words.filter(|word| word.starts_with('/'));
+    line.split('\'').skip(1).step_by(2).chain(words).collect()
+}
+
+/// Whether a failure says that a socket of the tool's own was refused.
+fn is_refused_socket(words: &str) -> bool {
+    let is_refused = words.contains("ot permitted") || words.contains("EPERM");
+    is_refused && OWN_SOCKETS.iter().any(|call| words.contains(call))
 }
 
 /// Whether everybody on this machine may read the file and list its folder. If the file is missing,
@@ -325,7 +355,7 @@ fn is_open_to_all(path: &Path) -> bool {
 fn verb(operation: Operation) -> &'static str {
     match operation {
         Operation::Read => "read",
-        Operation::Write => "write",
+        Operation::Write | Operation::MakeFolder => "write",
         Operation::Run => "run",
         Operation::Call => "call",
     }
@@ -395,39 +425,49 @@ pub(super) fn hints(
     let files = denials
         .iter()
         .filter(|denial| operations.contains(&denial.operation.as_str()));
-    let (spoken_of, others): (Vec<&Denial>, Vec<&Denial>) = files.partition(|denial| {
-        let is_socket = OWN_SOCKETS.contains(&denial.target.as_str());
-        words.contains(denial.target.as_str()) || is_socket && words.contains("ot permitted")
-    });
-    let said = match (&spoken_of[..], &others[..]) {
+    // What neither the failure nor the script names, an interpreter or a library looked for.
+    let named: Vec<&Denial> = files.filter(|denial| denial.named).collect();
+    let spoken_of: Vec<&Denial> = named
+        .iter()
+        .copied()
+        .filter(|denial| {
+            let is_socket = OWN_SOCKETS.contains(&denial.target.as_str());
+            words.contains(denial.target.trim_end_matches('/')) || is_socket
+        })
+        .collect();
+    let said = match (&spoken_of[..], &named[..]) {
         ([], []) => None,
-        ([], others) => Some(format!("Also refused, perhaps unrelated: {}.", few(others))),
+        ([], named) => Some(format!("Also refused: {}.", few(named))),
         (spoken_of, _) => Some(format!("Refused: {}.", few(spoken_of))),
+    };
+    let unrecorded = if named.is_empty() {
+        about.unrecorded(&words)
+    } else {
+        (None, None)
     };
     fn join(all: String, more: String) -> String {
         all + "\n" + &more
     }
     let package = (fault.kind == Kind::ScriptError)
-        .then(|| missing_package(&words, tool))
+        .then(|| missing_package(&words, about))
         .flatten();
     let arguments = (fault.kind == Kind::ScriptError && about.reads_no_arguments()).then(|| {
         "A script gets its arguments as JSON on standard input. With `\"entryPoint\": \"NAME\"` in \
          the handler of its manifest, its function NAME gets them."
             .to_owned()
     });
-    let anyone = [self::words(traffic), said, package]
+    let anyone = [self::words(traffic), said, unrecorded.0, package]
         .into_iter()
         .flatten()
         .reduce(join);
     let requests = request_lines(if spoken_of.is_empty() {
-        &others
+        &named
     } else {
         &spoken_of
     });
-    let person = [network_hints(traffic, denials), requests, arguments]
-        .into_iter()
-        .flatten()
-        .reduce(join);
+    let lines = [network_hints(traffic, denials), requests, unrecorded.1];
+    let lines = lines.into_iter().flatten().reduce(join);
+    let person = [lines, arguments].into_iter().flatten().reduce(join);
     (
         anyone,
         person.or_else(|| {
@@ -442,7 +482,7 @@ pub(super) fn hints(
 
 /// The hint for the first package that an interpreter did not find. A name with a dot or slash
 /// first is a file.
-fn missing_package(words: &str, tool: &str) -> Option<String> {
+fn missing_package(words: &str, about: &DenialContext) -> Option<String> {
     let before = [
         "No module named '",
         "Cannot find package '",
@@ -456,17 +496,28 @@ fn missing_package(words: &str, tool: &str) -> Option<String> {
         .split(['\'', '"'])
         .next()
         .filter(|name| !name.starts_with(['.', '/']) && !name.starts_with("file:"))?;
-    let how = if tool == policy::RUN_CODE {
-        "the code of a call can use what comes with its interpreter, and the packages that its \
-            policy names"
-    } else {
-        "this host installs what a file beside the script asks for, where the policy allows it \
-            (docs/PACKAGES.md)"
+    let name = printable(name);
+    let how = match &about.decision.packages.required {
+        _ if about.tool.manifest.id != policy::RUN_CODE => {
+            "this host installs what a file beside the script asks for, where the policy allows \
+                it (docs/PACKAGES.md)"
+                .to_owned()
+        }
+        Some(required) => {
+            let names = required.packages.iter().map(|package| &*package.name);
+            let names: Vec<&str> = names.collect();
+            format!(
+                "the code of a call can use what comes with its interpreter, and {}. The operator \
+                adds it by `toolhost deps lock core:run-code {} {name}`",
+                names.join(", "),
+                names.join(" ")
+            )
+        }
+        None => "the code of a call can use what comes with its interpreter, and the packages \
+            that its policy names (docs/PACKAGES.md)"
+            .to_owned(),
     };
-    Some(format!(
-        "The package '{}' is not installed: {how}.",
-        printable(name)
-    ))
+    Some(format!("The package '{name}' is not installed: {how}."))
 }
 
 /// The last few denials as text. Files that the script names have priority, then others, then
@@ -533,7 +584,109 @@ impl DenialContext<'_> {
         holds(&self.arguments, name) && !holds(&self.script, name)
     }
 
-    /// The file of the policy that decided; else words for a policy to write.
+    /// What the words of a failure tell of refusals that nobody recorded: for everybody, and for the
+    /// person the lines that would request it.
+    fn unrecorded(&self, words: &str) -> Hints {
+        if self.site.manifest.as_os_str().is_empty() {
+            return (None, None);
+        }
+        let has_hosts = !self.decision.grants.hosts.is_empty();
+        let sockets = is_refused_socket(words)
+            && (self.decision.shape.as_ref()).is_ok_and(|shape| !shape.local_sockets);
+        let hosts = !has_hosts && (sockets || NO_NAMES.iter().any(|part| words.contains(part)));
+        let anyone = match (hosts, sockets) {
+            (true, true) => Some("The tool was granted no hosts, and no sockets of its own."),
+            (true, false) => Some("The tool was granted no hosts."),
+            (false, true) => Some("The tool was granted no sockets of its own."),
+            (false, false) => None,
+        };
+        let spawn = (sockets && words.contains("multiprocessing")).then_some(
+            "Without them multiprocessing works by its start method \"spawn\", but for Manager.",
+        );
+        let mut refused = words.lines().filter(|line| line.contains(DENIED));
+        let scratch = refused.any(|line| SCRATCH.iter().any(|at| line.contains(at)))
+            && self.decision.write_below_scratch().is_some();
+        let scratch = scratch.then_some(
+            "The tool writes a folder below /tmp or /dev/shm, so it makes no links, pipes and \
+             sockets in its scratch.",
+        );
+        let anyone = anyone
+            .into_iter()
+            .chain(spawn)
+            .chain(scratch)
+            .collect::<Vec<_>>()
+            .join(" ");
+        let reach = hosts_in(&self.script).filter(|_| hosts);
+        let lines = reach.filter_map(|host| suggest_host_grant(host, self));
+        let lines = lines.chain(sockets.then(|| self.suggest_sockets()));
+        let lines: Vec<String> = lines.chain(self.ungranted(words)).collect();
+        let person = (!lines.is_empty()).then(|| lines.join("\n"));
+        ((!anyone.is_empty()).then_some(anyone), person)
+    }
+
+    /// For a person at this machine: files that a failure names and that are here, but not in the
+    /// tool's view, and those that it could not write.
+    fn ungranted(&self, words: &str) -> Vec<String> {
+        if self.own.is_none() {
+            return Vec::new();
+        }
+        let folder = &self.site.folder;
+        let makes_folder = ["mkdir", "makedirs"]
+            .iter()
+            .any(|call| words.contains(call));
+        let write = if makes_folder {
+            Operation::MakeFolder
+        } else {
+            Operation::Write
+        };
+        let mut lines = Vec::new();
+        for line in words.lines() {
+            let written = line.contains(READ_ONLY).then(|| quoted(line)).into_iter();
+            lines.extend(written.flatten().filter_map(|name| {
+                let path = folder.join(name);
+                suggest_file_grant(&path, write, self.requested(write, &path), self)
+            }));
+            let missing = line.contains(MISSING).then(|| quoted(line)).into_iter();
+            lines.extend(missing.flatten().filter_map(|name| {
+                let path = folder.join(name).canonicalize().ok()?;
+                let requested = self.requested(Operation::Read, &path);
+                if requested.is_some_and(|verdict| verdict.allowed) || self.shows(&path) {
+                    return None;
+                }
+                let shown = self::path(&path);
+                let ask = suggest_file_grant(&path, Operation::Read, requested, self);
+                let ask = ask.unwrap_or_else(|| "it is not proposed".to_owned());
+                Some(format!(
+                    "{shown} exists on this machine, not granted: {ask}"
+                ))
+            }));
+        }
+        lines.dedup();
+        lines.truncate(MAX_LISTED_EVENTS);
+        lines
+    }
+
+    fn requested(&self, operation: Operation, path: &Path) -> Option<&Verdict> {
+        let what = match operation {
+            Operation::Write | Operation::MakeFolder => policy::RequestKind::Write,
+            _ => policy::RequestKind::Read,
+        };
+        self.decision.verdict_for(what, path)
+    }
+
+    /// Whether every tool of this interpreter sees it, or has its own of that name.
+    fn shows(&self, path: &Path) -> bool {
+        let roots = self.decision.grants.runtime.iter();
+        roots
+            .flat_map(|runtime| &runtime.roots)
+            .map(PathBuf::as_path)
+            .chain(SYSTEM_FOLDERS.map(Path::new))
+            .chain(SCRATCH.map(Path::new))
+            .any(|tree| path.starts_with(tree))
+    }
+
+    /// The file of the policy that decided, where that is this tool's own; else words for a policy
+    /// to write.
     fn policy_file(&self) -> String {
         let id = self
             .decision
@@ -542,11 +695,24 @@ impl DenialContext<'_> {
             .split('@')
             .next()
             .unwrap_or_default();
-        if self.decision.governing.file.as_os_str().is_empty() {
+        if !self.decision.governing.exact {
             format!("a policy that names {id}")
         } else {
             path(&self.decision.governing.file)
         }
+    }
+
+    /// The command that writes both lines.
+    fn command(&self, option: &str, what: &str) -> String {
+        let id = &self.tool.manifest.id;
+        format!("; or `toolhost allow {id} {option} '{what}'`")
+    }
+
+    /// Whether the policy that decided has no list of what is read.
+    fn reads_by_default(&self) -> bool {
+        let id = &self.tool.manifest.id;
+        let (policy, _) = self.decisions.policies.governing(id, &self.site.manifest);
+        !self.decision.governing.exact || policy.files.reads_by_default()
     }
 
     /// The lines that would request sockets of the call's own.
@@ -555,8 +721,9 @@ impl DenialContext<'_> {
         format!(
             "without sockets of its own the tool cannot listen, serve or use socket files: \
              \"local-sockets\" in securityContext.requiredCapabilities ({place}), and \
-             [capabilities] grant = [{{ name = \"local-sockets\", why = \"…\" }}] in {}",
-            self.policy_file()
+             [capabilities] grant = [{{ name = \"local-sockets\", why = \"…\" }}] in {}{}",
+            self.policy_file(),
+            self.command("--capability", "local-sockets")
         )
     }
 
@@ -600,7 +767,10 @@ fn suggest_host_grant(target: &str, about: &DenialContext) -> Option<String> {
     if let Some(verdict) = verdict_on(target, about.decision) {
         return Some(match (verdict.narrower, &verdict.reason) {
             (Some(Narrower::Host), Some(reason)) => printable(&format!("{shown}: {reason}")),
-            _ => format!("{risks}{shown} is requested but not allowed: {allow}"),
+            _ => format!(
+                "{risks}{shown} is requested but not allowed: {allow}{}",
+                about.command("--host", &shown)
+            ),
         });
     }
     let name = HostPattern {
@@ -614,8 +784,26 @@ fn suggest_host_grant(target: &str, about: &DenialContext) -> Option<String> {
     let place = about.place("/securityContext/networkAccess/allowHosts");
     Some(format!(
         "{risks}to let the tool reach {shown}: \"{shown}\" in \
-        securityContext.networkAccess.allowHosts ({place}), and {allow}"
+        securityContext.networkAccess.allowHosts ({place}), and {allow}{}",
+        about.command("--host", &shown)
     ))
+}
+
+/// Whether a file has a plain name, is none of this host's own, and is the tool's or open to all.
+fn is_proposable(file: &Path, is_own: bool, about: &DenialContext) -> bool {
+    let text = file.to_string_lossy();
+    let plain = text == printable(&text)
+        && !text.contains(['"', '\'', '\\', '*', '?', '[', ']', '{', '}', '\u{FFFD}']);
+    let ours = about
+        .own
+        .as_ref()
+        .is_some_and(|files| files.iter().any(|own| file.starts_with(own)));
+    // A file elsewhere is proposed only to a person, and only if everybody may read it.
+    plain
+        && !ours
+        && !about.site.manifest.as_os_str().is_empty()
+        && !KERNEL.iter().any(|tree| file.starts_with(tree))
+        && (is_own || about.own.is_some() && is_open_to_all(file))
 }
 
 /// The lines that would request this file. `None` for files that no policy can open or only the
@@ -623,40 +811,45 @@ fn suggest_host_grant(target: &str, about: &DenialContext) -> Option<String> {
 /// more than one file.
 fn suggest_file_grant(
     file: &Path,
-    what: policy::RequestKind,
+    operation: Operation,
     decided: Option<&Verdict>,
     about: &DenialContext,
 ) -> Option<String> {
     let text = file.to_str()?;
-    let plain = text == printable(text)
-        && !text.contains(['"', '\\', '*', '?', '[', ']', '{', '}', '\u{FFFD}']);
-    if about.site.manifest.as_os_str().is_empty()
-        || !plain
-        || KERNEL.iter().any(|tree| file.starts_with(tree))
-    {
-        return None;
-    }
     let own = file
         .strip_prefix(&about.site.folder)
         .ok()
         .filter(|rest| !rest.as_os_str().is_empty());
-    let ours = about
-        .own
-        .as_ref()
-        .is_some_and(|files| files.iter().any(|own| file.starts_with(own)));
-    // A file elsewhere is proposed only to a person who asks, and only if everybody may read it.
-    if ours || own.is_none() && (about.own.is_none() || !is_open_to_all(file)) {
+    if !is_proposable(file, own.is_some(), about) {
         return None;
     }
-    let manifest = path(own.unwrap_or(file));
-    let rule = path(&own.map_or_else(|| file.to_owned(), |own| PathBuf::from(".").join(own)));
-    let (field, key) = if what == policy::RequestKind::Write {
-        ("allowWrite", "write")
-    } else {
+    let is_folder = operation == Operation::MakeFolder || file.is_dir();
+    let mut manifest = path(own.unwrap_or(file));
+    let mut rule = path(&own.map_or_else(|| file.to_owned(), |own| PathBuf::from(".").join(own)));
+    if is_folder {
+        manifest.push('/');
+        rule.push_str("/**");
+    }
+    let reads = !matches!(operation, Operation::Write | Operation::MakeFolder);
+    let (field, key) = if reads {
         ("allowRead", "read")
+    } else {
+        ("allowWrite", "write")
+    };
+    // Without a list of its own a tool reads its folder: a list that is new must say so.
+    let own_rule = "{ path = \"./**\", why = \"its own folder\" }, ";
+    let own_rule = if reads && about.reads_by_default() {
+        own_rule
+    } else {
+        ""
+    };
+    let own_pattern = if reads && about.tool.manifest.requested.read.is_none() {
+        "\"./**\", "
+    } else {
+        ""
     };
     let allow = format!(
-        "[files] {key} = [{{ path = \"{rule}\", why = \"…\" }}] in {}",
+        "[files] {key} = [{own_rule}{{ path = \"{rule}\", why = \"…\" }}] in {}",
         about.policy_file()
     );
     if let Some(verdict) = decided.filter(|verdict| verdict.narrower != Some(Narrower::Policy)) {
@@ -666,21 +859,25 @@ fn suggest_file_grant(
         ));
     }
     let pattern = manifest::parse_pattern(&manifest).ok()?;
-    let request = match what {
-        policy::RequestKind::Write => RequestedAccess {
-            write: vec![pattern],
-            ..RequestedAccess::default()
-        },
-        _ => RequestedAccess {
+    let request = if reads {
+        RequestedAccess {
             read: Some(vec![pattern]),
             ..RequestedAccess::default()
-        },
+        }
+    } else {
+        RequestedAccess {
+            write: vec![pattern],
+            ..RequestedAccess::default()
+        }
     };
     if about.decisions.never_grants(about.tool, request) {
         return None;
     }
     if decided.is_some() {
-        return Some(format!("{manifest} is requested but not allowed: {allow}"));
+        let command = about.command(&format!("--{key}"), &manifest);
+        return Some(format!(
+            "{manifest} is requested but not allowed: {allow}{command}"
+        ));
     }
     let folder = file
         .parent()
@@ -697,7 +894,8 @@ fn suggest_file_grant(
     }
     let place = about.place(&format!("/securityContext/fileAccess/{field}"));
     Some(format!(
-        "to let the tool {key} {manifest}: \"{manifest}\" in securityContext.fileAccess.{field} \
-        ({place}), and {allow}"
+        "to let the tool {key} {manifest}: {own_pattern}\"{manifest}\" in securityContext.fileAccess.{field} \
+        ({place}), and {allow}{}",
+        about.command(&format!("--{key}"), &manifest)
     ))
 }

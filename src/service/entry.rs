@@ -1,6 +1,7 @@
 //! The service: every call, from any transport, enters by `Service::call`. All else that can be
 //! asked of it is a part with its own name.
 
+use super::artifacts::{Artifacts, OpenArtifact, Owner};
 use super::audit::log::Log;
 use super::breaker::Breakers;
 use super::calls::Calls;
@@ -9,21 +10,26 @@ use super::confirmation::{CONFIRMATION_TIMEOUT, Confirmations};
 use super::decision_cache::Rules;
 use super::ledger::Ledger;
 use super::meters::Meters;
+use super::nested::ServesCode;
 use super::packages::{BuildSettings, Packages};
 use super::pipeline::{Ended, Pipeline};
 use super::quota::{Limiter, MAX_QUEUED, MAX_RUNNING};
+use super::ready::ReadyKeeper;
 use super::record::{CallRecord, RecordSinks};
 use super::refusals::Refusals;
 use super::report::Report;
 use super::request::{CallRequest, Caller, EventStream, Sink, new_id};
+use super::sessions::Sessions;
 use super::traces::spans::Traces;
+use crate::executor::StoredFile;
 use crate::fault::{Fault, Kind};
 use crate::registry::{self, Tool};
 use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use std::any::Any;
 use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// How long a service that ends waits for queued spans to reach their collector.
@@ -38,6 +44,8 @@ pub struct Components {
     pub packages: BuildSettings,
     /// The script base folders, for scripts that a call names.
     pub scripts: Vec<PathBuf>,
+    /// Where artifacts are stored, and for how long.
+    pub artifacts: Artifacts,
     pub settings: Settings,
 }
 
@@ -72,11 +80,31 @@ pub struct Service {
     pub traces: Arc<Traces>,
     pub audit: Log,
     pub ledger: Arc<Ledger>,
+    pub artifacts: Arc<Artifacts>,
+    /// The processes that are started before their calls.
+    pub ready: Arc<ReadyKeeper>,
+    pub sessions: Arc<Sessions>,
     pub(super) meters: Arc<Meters>,
     pipeline: Pipeline,
 }
 
 impl Service {
+    /// An artifact of this caller. `None`: this caller has none of that id.
+    pub fn artifact(&self, caller: &Caller, label: Option<&str>, id: &str) -> Option<OpenArtifact> {
+        let rights = self.catalog.decisions().ok()?.rights(caller, label);
+        self.artifacts.open(&Owner::from(&rights), id)
+    }
+
+    /// The artifacts of this caller, the newest first.
+    pub fn artifacts_of(&self, caller: &Caller, label: Option<&str>) -> Vec<StoredFile> {
+        let decisions = self.catalog.decisions();
+        let rights = decisions.map(|decisions| decisions.rights(caller, label));
+        rights.map_or_else(
+            |_| Vec::new(),
+            |rights| self.artifacts.list(&Owner::from(&rights)),
+        )
+    }
+
     pub fn new(components: Components) -> Arc<Service> {
         let Components {
             registry,
@@ -85,8 +113,10 @@ impl Service {
             audit,
             packages,
             scripts,
+            artifacts,
             settings,
         } = components;
+        let artifacts = Arc::new(artifacts);
         let limiter = Arc::new(Limiter::new(settings.max_running, settings.max_queued));
         let traces = Arc::<Traces>::default();
         let calls = Arc::<Calls>::default();
@@ -95,12 +125,22 @@ impl Service {
         let process = executors.process.clone();
         let packages = Packages::new(packages, process, audit.clone(), ledger.clone());
         let catalog = Arc::new(Catalog::new(registry, rules, executors, scripts));
+        let ready = Arc::new(ReadyKeeper::new(
+            catalog.clone(),
+            packages.clone(),
+            ledger.clone(),
+            audit.clone(),
+        ));
+        let sessions = Arc::new(Sessions {
+            catalog: catalog.clone(),
+        });
         let timeout = settings.confirmation_timeout;
         let confirmations = Confirmations::new(calls.clone(), limiter.clone(), timeout);
         let confirmations = Arc::new(confirmations);
         let refusals = Refusals::new(audit.clone(), limiter.clone(), traces.clone());
-        Arc::new(Service {
+        Arc::new_cyclic(|service: &Weak<Service>| Service {
             pipeline: Pipeline {
+                for_code: service.clone(),
                 catalog: catalog.clone(),
                 limiter: limiter.clone(),
                 breakers: breakers.clone(),
@@ -108,7 +148,10 @@ impl Service {
                 packages: packages.clone(),
                 audit: audit.clone(),
                 ledger: ledger.clone(),
+                artifacts: artifacts.clone(),
+                ready: ready.clone(),
             },
+            artifacts,
             catalog,
             calls,
             confirmations,
@@ -119,6 +162,8 @@ impl Service {
             traces,
             audit,
             ledger,
+            ready,
+            sessions,
             meters: Arc::default(),
         })
     }
@@ -131,6 +176,8 @@ impl Service {
     /// Ends the service after its last call: nobody is asked any more, refusals that were only
     /// counted are recorded, and the last spans are sent.
     pub async fn close(&self) {
+        self.ready.close();
+        self.sessions.close();
         self.confirmations.stop();
         self.refusals.write_counts();
         self.traces.finish(LAST_SPANS).await;
@@ -183,6 +230,12 @@ impl Service {
         stream.finish().await;
         ended.report.delivery.slot = slot.map(Arc::new);
         ended.report
+    }
+}
+
+impl ServesCode for Service {
+    fn call_from_code(self: Arc<Self>, request: CallRequest) -> BoxFuture<'static, Report> {
+        Box::pin(async move { self.call(request, Sink::none()).await })
     }
 }
 

@@ -1,11 +1,14 @@
 //! The tool of a call, and its arguments: decoded, checked, and with their secrets known.
 
 use super::arguments::{self, ReceivedArguments};
+use super::call_advice::CallAdvice;
 use super::callers::Rights;
 use super::decision_cache::{CachedDecision, DecisionCache};
+use super::files::{self, Brought};
 use super::record::CallRecord;
 use super::redact;
 use super::redaction::{Redaction, Withheld};
+use super::request::BroughtFile;
 use crate::executor::CallDeadline;
 use crate::fault::Fault;
 use crate::manifest::arguments::check_written;
@@ -25,6 +28,8 @@ pub(super) struct FoundTool {
     pub tool: Arc<registry::Tool>,
     pub decided: Arc<CachedDecision>,
     pub timeout_ms: Option<u64>,
+    /// A person at this machine reads the report.
+    pub at_machine: bool,
     /// Whether to record what the tool is refused.
     pub explain: bool,
     /// When the decision was begun, which is when the clock of the call starts, and the call's time
@@ -36,22 +41,41 @@ pub(super) struct CheckedArguments {
     pub input: Value,
     pub redaction: Arc<Redaction>,
     pub withheld: Withheld,
+    /// The files that the request and its arguments bring.
+    pub files: Vec<BroughtFile>,
 }
 
 impl FoundTool {
+    /// `named`: the tools that its code may call as its arguments say.
+    pub fn call_advice(&self, named: Vec<String>) -> CallAdvice {
+        CallAdvice {
+            tool: self.tool.clone(),
+            decisions: self.decisions.clone(),
+            rights: self.rights.clone(),
+            named,
+        }
+    }
+
     /// Decodes the arguments and checks them against the parameters of the tool. Their secrets are
     /// marked before a fault can quote them. `redaction`: that of the decision before this one.
     pub async fn check(
         &self,
         received: &ReceivedArguments,
+        brought: Brought,
         mut redaction: Arc<Redaction>,
         record: &mut CallRecord,
     ) -> Result<CheckedArguments, Fault> {
         let manifest = &self.tool.manifest;
         let deadline = &self.deadline;
         let arguments = received.arguments.clone();
-        let decoded = deadline.run(received.are_long, move || arguments.decode());
-        let (given, written) = decoded.await??;
+        let tool = manifest.clone();
+        let decode = move || {
+            let (mut given, written) = arguments.decode()?;
+            let files = files::take(&tool, &mut given, brought)?;
+            Ok::<_, Fault>((given, written, files))
+        };
+        let decoded = deadline.run(received.are_long, decode);
+        let (given, written, files) = decoded.await??;
         let given = arguments::with_timeout(manifest, given, self.timeout_ms);
         let long = manifest.takes_long(&given);
         let tool = manifest.clone();
@@ -73,6 +97,7 @@ impl FoundTool {
             input,
             redaction,
             withheld,
+            files,
         })
     }
 }

@@ -4,29 +4,37 @@
 //! This file only names the parts. They import each other by their own names, and form no circle.
 
 pub mod arguments;
+pub mod artifacts;
 pub mod audit;
 pub mod background;
 mod breaker;
+mod call_advice;
 mod call_ended;
 mod callers;
 mod calls;
 mod catalog;
+mod confining;
 mod confirmation;
 mod decision_cache;
 mod denials;
+mod early_ends;
 mod entry;
 mod exposition;
+mod files;
 mod found;
 pub mod ledger;
 mod meters;
 pub mod metrics;
+mod nested;
 pub mod output;
 pub mod packages;
+mod parent;
 mod pipeline;
 mod quota;
 mod ran;
 pub mod readiness;
 mod reading;
+pub mod ready;
 mod record;
 mod redact;
 mod redaction;
@@ -37,26 +45,30 @@ pub mod requirements;
 pub mod runlog;
 mod script;
 mod secrets;
+mod sessions;
 mod speakers;
 mod streamed;
 mod target;
 pub mod tool_audit;
+mod tool_stubs;
 mod traces;
 
 pub use arguments::Arguments;
+pub use artifacts::Artifacts;
 pub use breaker::BreakerState;
 pub use calls::{CallState, Calls, Phase};
 pub use catalog::{Effects, Executors, OfferKey, Reread};
 pub use confirmation::changed as changed_meanwhile;
 pub use decision_cache::Rules;
 pub use denials::LIMIT;
+pub use early_ends::{EarlyEnds, FILE as EARLY_ENDS};
 pub use entry::{Components, Service, Settings};
 pub use exposition::Exposition;
-pub use quota::{Limiter, MAX_QUEUED, MAX_RUNNING, Slot};
+pub use quota::{FULL_OF_FILES, Limiter, MAX_QUEUED, MAX_RUNNING, Slot};
 pub use report::{CallResult, Digests, Report, Verbose};
 pub use request::{
-    Answer, Approver, Ask, CallRequest, Caller, Charged, Event, MAX_NAME_BYTES, Question,
-    RateCharge, Reporting, Sink, label, new_id, user_name,
+    Answer, Approver, Ask, BroughtFile, CallRequest, Caller, Charged, Event, MAX_NAME_BYTES,
+    Question, RateCharge, Reporting, Sink, label, new_id, user_name,
 };
 pub use script::digest_of_script;
 pub use secrets::{TOO_SHORT, credential};

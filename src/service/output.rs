@@ -169,6 +169,8 @@ pub fn over_limit(limit: Limit, allowed: u64) -> Fault {
         Limit::Processes => format!("{allowed} processes and threads"),
         Limit::OpenFiles => format!("{allowed} open files"),
         Limit::WrittenFiles => format!("{allowed} new files and folders"),
+        Limit::ArtifactFiles => format!("{allowed} files"),
+        Limit::NestedCalls => format!("{allowed} calls of other tools"),
         Limit::Connections => format!("{allowed} connections at one time"),
         Limit::MemoryBytes
         | Limit::ScratchBytes
@@ -177,6 +179,7 @@ pub fn over_limit(limit: Limit, allowed: u64) -> Fault {
         | Limit::InputBytes
         | Limit::OutputBytes
         | Limit::LogBytes
+        | Limit::ArtifactBytes
         | Limit::SentBytes
         | Limit::ReceivedBytes => format!("{allowed} bytes"),
     };
@@ -283,21 +286,33 @@ fn tail(logs: &[String]) -> String {
 /// replaced by their size. A text that is longer than an observation may be is cut.
 pub fn succeeded(tool: &str, output: &str, content: Option<&ContentPlaces>) -> String {
     let begin = format!("Tool {tool} executed successfully. Output: ");
-    let Some((blocks, structured)) = content else {
+    let Some(places) = content else {
         return cut_observation(begin, &[output]);
     };
-    let blocks: Vec<&RawValue> = serde_json::from_str(&output[blocks.clone()]).unwrap_or_default();
-    let blocks = blocks
-        .iter()
-        .map(|block| without_media(block.get()).to_string())
+    let blocks = blocks(output, places)
+        .map(|Block { mut json, media }| {
+            if let Some(media) = media {
+                holder(&mut json)["bytes"] = json!(media.len());
+            }
+            json.to_string()
+        })
         .collect::<Vec<_>>()
         .join(",");
-    let structured = structured
+    let structured = places
+        .1
         .clone()
         .map(|place| format!(",\"structured\":{}", &output[place]));
     cut_observation(
         begin + "{\"$content\":[",
         &[&blocks, "]", &structured.unwrap_or_default(), "}"],
+    )
+}
+
+/// The sentence of a call that was begun, and whose result comes later. `call`: its id.
+pub fn accepted(tool: &str, call: &str) -> String {
+    format!(
+        "Tool {tool} was started in the background, as call {call}. Its result comes later: until \
+         then core:task-status says how far it is."
     )
 }
 
@@ -372,8 +387,8 @@ pub fn advice(fault: &Fault) -> Option<&'static str> {
         }
         Kind::VersionMismatchError => "Name a version that exists, or name no version.",
         Kind::ScriptError if fault.by_caller => {
-            "The code failed: correct it as the details say and call again. The code has an empty \
-             /tmp, and no other files or network."
+            "The code failed: correct it as the details say and call again. The code has the files \
+             of its call in ./input, and no other files or network."
         }
         Kind::SecurityError if fault.by_caller => "Correct the arguments and call again.",
         Kind::SecurityError | Kind::AuthorizationError => {
@@ -447,7 +462,7 @@ pub enum OutputKind<'a> {
     rename_all_fields = "camelCase",
     deny_unknown_fields
 )]
-enum Block {
+enum BlockShape {
     Text {
         text: String,
         annotations: Option<Annotations>,
@@ -509,8 +524,20 @@ impl AskableClient {
 }
 
 impl<'a> OutputKind<'a> {
+    /// Where its blocks stand in the answer that it was read from.
+    pub fn places(&self, answer: &str) -> Option<ContentPlaces> {
+        let OutputKind::Content(content) = self else {
+            return None;
+        };
+        let place = |part: &RawValue| {
+            let start = part.get().as_ptr() as usize - answer.as_ptr() as usize;
+            start..start + part.get().len()
+        };
+        Some((place(content.blocks), content.structured.map(place)))
+    }
+
     /// Determines what an answer is. Malformed `$content` or `$ask` is refused.
-    pub fn read(answer: &'a str) -> Result<OutputKind<'a>, Fault> {
+    pub fn read(answer: &'a str, may_ask: bool) -> Result<OutputKind<'a>, Fault> {
         fn has(name: &str, answer: &str) -> bool {
             let pointer = format!("/{name}");
             answer.starts_with('{')
@@ -527,7 +554,7 @@ impl<'a> OutputKind<'a> {
             check(content.blocks.get()).map_err(|why| wrong("$content", why))?;
             return Ok(OutputKind::Content(content));
         }
-        if has("$ask", answer) {
+        if may_ask && has("$ask", answer) {
             if answer.len() > MAX_QUESTION_BYTES {
                 return Err(wrong(
                     "$ask",
@@ -543,24 +570,35 @@ impl<'a> OutputKind<'a> {
     }
 }
 
-/// A block for a reader of text: the number of bytes in place of a picture, a sound or a file.
-fn without_media(block: &str) -> Value {
-    let mut block: Value = serde_json::from_str(block).unwrap_or_default();
-    let holder = if block["type"] == "resource" {
+/// A block of content, for a reader that is not a program.
+pub struct Block {
+    /// Without its media.
+    pub json: Value,
+    /// The bytes of a picture, a sound or a file.
+    pub media: Option<Vec<u8>>,
+}
+
+/// The blocks of an answer of content.
+pub fn blocks(answer: &str, places: &ContentPlaces) -> impl Iterator<Item = Block> {
+    let blocks: Vec<&RawValue> =
+        serde_json::from_str(&answer[places.0.clone()]).unwrap_or_default();
+    blocks.into_iter().map(|block| {
+        let mut json = serde_json::from_str(block.get()).unwrap_or_default();
+        let holder = holder(&mut json).as_object_mut();
+        let data =
+            holder.and_then(|holder| holder.remove("data").or_else(|| holder.remove("blob")));
+        let media = data.and_then(|data| decode_base64(data.as_str()?).ok());
+        Block { json, media }
+    })
+}
+
+/// The object of a block that has its media type and its media.
+pub fn holder(block: &mut Value) -> &mut Value {
+    if block["type"] == "resource" {
         &mut block["resource"]
     } else {
-        &mut block
-    };
-    if let Value::Object(holder) = holder
-        && let Some(data) = holder.remove("data").or_else(|| holder.remove("blob"))
-    {
-        let bytes = data
-            .as_str()
-            .and_then(|data| decode_base64(data).ok())
-            .map_or(0, |data| data.len());
-        holder.insert("bytes".to_owned(), json!(bytes));
+        block
     }
-    block
 }
 
 impl Questions {
@@ -599,17 +637,17 @@ fn check(blocks: &str) -> Result<(), String> {
     Ok(())
 }
 
-fn check_block(block: Block) -> Result<(), String> {
+fn check_block(block: BlockShape) -> Result<(), String> {
     match block {
-        Block::Text { .. } => Ok(()),
-        Block::Image {
+        BlockShape::Text { .. } => Ok(()),
+        BlockShape::Image {
             data, mime_type, ..
         } => check_media("image/", &mime_type, &data),
-        Block::Audio {
+        BlockShape::Audio {
             data, mime_type, ..
         } => check_media("audio/", &mime_type, &data),
-        Block::ResourceLink { uri, mime_type, .. } => check_link(&uri, mime_type.as_deref()),
-        Block::Resource {
+        BlockShape::ResourceLink { uri, mime_type, .. } => check_link(&uri, mime_type.as_deref()),
+        BlockShape::Resource {
             resource:
                 Embedded {
                     uri,
@@ -803,7 +841,7 @@ mod tests {
 
     #[test]
     fn content_is_what_it_says_and_questions_are_forms() {
-        let why = |answer: &Value| match OutputKind::read(&answer.to_string()) {
+        let why = |answer: &Value| match OutputKind::read(&answer.to_string(), true) {
             Ok(OutputKind::Plain) => "plain".into(),
             Ok(OutputKind::Content(_)) => "content".into(),
             Ok(OutputKind::Asks(_)) => "asks".into(),
@@ -845,11 +883,14 @@ mod tests {
                 why(&json!({"$content": [block]}))
             );
         }
-        let shown = without_media(&image(&png, "image/png").to_string());
+        let answer = json!([image(&png, "image/png")]).to_string();
+        let all = 0..answer.len();
+        let shown = blocks(&answer, &(all, None)).next().expect("a block");
         assert_eq!(
-            shown,
-            json!({"type": "image", "mimeType": "image/png", "bytes": 6})
+            shown.json,
+            json!({"type": "image", "mimeType": "image/png"})
         );
+        assert_eq!(shown.media.map(|media| media.len()), Some(6));
         assert!(why(&json!({"$content": [], "sum": 3})).contains("unknown field"));
         assert_eq!(
             [

@@ -6,41 +6,53 @@
 //! in the record, which the stages fill. Nothing runs that could not be recorded first.
 
 use super::arguments::ReceivedArguments;
+use super::artifacts::{Artifacts, MostFiles, Owner, Received, digest_of};
 use super::audit::log::Log;
 use super::breaker::Breakers;
 use super::call_ended::Stage;
 use super::callers::Rights;
 use super::catalog::Catalog;
+use super::confining::Confining;
 use super::confirmation::{Confirmations, changed};
 use super::decision_cache::DecisionCache;
+use super::files::Brought;
 use super::found::FoundTool;
 use super::ledger::Ledger;
-use super::quota::{Limiter, Slot};
-use super::ran::{Answered, Ran};
+use super::nested::{NestedCalls, ServesCode, progress};
+use super::parent::{AGREED_CALLS, AskingCode, Parent};
+use super::quota::{Lender, Limiter, Slot};
+use super::ran::{Answered, Ran, unwritten};
 use super::readiness::unavailable;
 use super::reading::{AnswerRules, ReadAnswer};
-use super::record::{CallRecord, lost_lines, traffic};
+use super::ready::ReadyKeeper;
+use super::record::{CallRecord, traffic};
 use super::redaction::Redaction;
 use super::report::CallResult;
-use super::request::{CallRequest, Event, EventStream};
+use super::request::{BroughtFile, CallRequest, Event, EventStream};
 use super::streamed::StreamedAnswer;
-use super::target::{Decided, Targets};
+use super::target::{Decided, Files, Targets};
+use super::tool_stubs::{stubs, wants_shim};
 use super::traces::context::TraceContext;
-use super::{ledger, packages, secrets};
-use crate::base::lock;
+use super::{packages, ready, sessions};
 use crate::base::mask::Hidden;
+use crate::base::{lock, sha256_hex};
 use crate::egress::Traffic;
 use crate::packages::store::EnvironmentLease;
-use crate::quantity;
+use crate::quantity::{self, Limit, MIN_FILE_BYTES};
 use crate::{executor, fault, policy, registry};
-use executor::{Call, CallDeadline, Ending, FromTool, Outcome, ToolAnswer};
+use executor::{Call, CallDeadline, Ending, FromTool, LeftFile, Outcome, ToolAnswer};
 use fault::{Fault, Kind};
+use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use serde_json::Value;
+use futures_util::stream::FuturesUnordered;
+use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
+use tokio::sync::Semaphore;
 
+/// The variable that tells a script of its call.
+const CONTEXT_VARIABLE: &str = "TOOL_CONTEXT";
 /// The member of a tool's input with what its client can be asked, and the client's answers.
 const CLIENT: &str = "$client";
 
@@ -110,6 +122,10 @@ pub(super) struct Pipeline {
     pub packages: Arc<packages::Packages>,
     pub audit: Log,
     pub ledger: Arc<Ledger>,
+    pub artifacts: Arc<Artifacts>,
+    /// The service itself, for the calls of code.
+    pub for_code: Weak<dyn ServesCode>,
+    pub ready: Arc<ReadyKeeper>,
 }
 
 impl Pipeline {
@@ -140,7 +156,9 @@ impl Pipeline {
         stream: &mut EventStream,
         record: &mut CallRecord,
     ) -> Result<CallResult, Fault> {
-        let mut decided = self.decide(admitted, Arc::default(), record).await?;
+        let parent = admitted.request.parent.as_ref();
+        let hides = parent.map_or_else(Arc::default, |parent| parent.redaction.clone());
+        let mut decided = self.decide(admitted, hides, record).await?;
         loop {
             if self
                 .await_next_need(admitted, &decided, stream, record)
@@ -250,7 +268,7 @@ impl Pipeline {
         let decided = decisions.decided_for(&tool, &deadline).await?;
         record.found(tool.clone());
         let lacks = self.catalog.readiness_of(&tool, &decided).lacks();
-        unavailable(&tool, &lacks).map_or(Ok(()), Err)?;
+        unavailable(&tool, &decided.decision, &lacks).map_or(Ok(()), Err)?;
         deadline.limit = Duration::from_millis(policy::time_ms(&decided.decision, timeout_ms)?);
         let found = FoundTool {
             call: admitted.id.clone(),
@@ -260,10 +278,18 @@ impl Pipeline {
             tool,
             decided,
             timeout_ms,
+            at_machine: request.reporting.at_machine,
             explain: request.reporting.explain,
             deadline,
         };
-        let arguments = found.check(&admitted.arguments, redaction, record).await?;
+        let brought = Brought {
+            files: request.files.clone(),
+            owner: Owner::from(&found.rights),
+            store: self.artifacts.clone(),
+        };
+        let received = &admitted.arguments;
+        let mut arguments = found.check(received, brought, redaction, record).await?;
+        let files = std::mem::take(&mut arguments.files);
         found
             .rights
             .accepts(&found.tool.manifest.id, &arguments.input)
@@ -272,7 +298,63 @@ impl Pipeline {
             catalog: &self.catalog,
             ledger: &self.ledger,
         };
-        targets.decide(found, arguments, record).await
+        let mut decided = targets.decide(found, arguments, record).await?;
+        if let Some(parent) = &request.parent {
+            sessions::check_nested(decided.code.session.as_deref())?;
+            parent.accepts_decided(&decided.tools[0], &decided.decided.decision)?;
+        }
+        decided.files = self.bring(&decided, files).await?;
+        Ok(decided)
+    }
+
+    /// The files of a call: looked up for each decision, and charged before they are copied for it.
+    async fn bring(&self, decided: &Decided, brought: Vec<BroughtFile>) -> Result<Files, Fault> {
+        if brought.is_empty() {
+            return Ok(Files::default());
+        }
+        let FoundTool {
+            tool,
+            rights,
+            deadline,
+            ..
+        } = &decided.found;
+        let decision = &decided.decided.decision;
+        if !decision
+            .shape
+            .as_ref()
+            .is_ok_and(|shape| shape.takes_files())
+        {
+            let message = format!(
+                "Tool {} takes no files: only scripts of Python, Node and Bun do.",
+                tool.manifest.id
+            );
+            return Err(Fault::new(Kind::ParameterValidationError, message));
+        }
+        let limit = |limit: Limit| decision.limit(limit).map_or(0, |limit| limit.effective);
+        let most = MostFiles {
+            files: limit(Limit::ArtifactFiles),
+            bytes: limit(Limit::ArtifactBytes),
+        };
+        let artifacts = self.artifacts.clone();
+        let owner = Owner::from(rights);
+        let is_asked = !decision.conditions.confirm.is_empty();
+        let bring = move || {
+            let all = artifacts.bring(&owner, brought, most)?;
+            let digest = is_asked.then(|| digest_of(&all)).transpose();
+            Ok::<_, Fault>((all, digest))
+        };
+        let (all, digest) = deadline.run(true, bring).await??;
+        let digest = digest.map_err(|e| {
+            let message = "The files of the call cannot be read.";
+            Fault::new(Kind::InternalError, message).person(e.to_string())
+        })?;
+        let sizes = all.iter().map(|file| file.bytes.max(MIN_FILE_BYTES));
+        let charged = self.limiter.keep_files(&rights.principal, sizes.sum())?;
+        Ok(Files {
+            all,
+            digest,
+            _charged: Some(charged),
+        })
     }
 
     async fn decide_again(
@@ -309,10 +391,9 @@ impl Pipeline {
         drop(target.attempt(&self.breakers, false)?);
         if !target.decided.decision.conditions.confirm.is_empty() && !admitted.is_approved {
             record.enters(Stage::Confirm);
-            let approver = std::mem::take(&mut admitted.request.approver);
             slot.step_aside();
             self.confirmations
-                .ask(target, approver, stream, record)
+                .ask(target, &admitted.request, stream, record)
                 .await?;
             self.reacquire_slot(slot, target).await?;
             admitted.is_approved = true;
@@ -421,14 +502,18 @@ impl Pipeline {
     async fn answer(
         &self,
         admitted: &mut Admitted,
-        ran: Ran,
+        mut ran: Ran,
         record: &mut CallRecord,
     ) -> Result<CallResult, Fault> {
-        let own = ran
-            .decided
-            .found
-            .explain
-            .then(|| self.own_files(&ran.decided));
+        let FoundTool {
+            at_machine,
+            explain,
+            ..
+        } = ran.decided.found;
+        let left = std::mem::take(&mut ran.left);
+        let owner = Owner::from(&ran.decided.found.rights);
+        let is_read = explain || !matches!(ran.outcome.ending, Ending::Answered(_));
+        let own = (at_machine && is_read).then(|| self.own_files(&ran.decided));
         let Answered {
             decided: target,
             envelope,
@@ -466,10 +551,50 @@ impl Pipeline {
         if hid_secrets {
             record.hid_secrets();
         }
+        if matches!(result, CallResult::Output(_)) && !left.is_empty() {
+            self.keep(owner, left, record).await?;
+        }
         match result {
             CallResult::Questions(questions) => target.asks(questions, &admitted.request.client),
             other => Ok(other),
         }
+    }
+
+    /// Stores what a call left, until its answer is known to be good. Off the threads of others.
+    async fn receive(
+        &self,
+        mut files: Vec<LeftFile>,
+        redaction: &Redaction,
+    ) -> Result<(Vec<Received>, Vec<executor::Artifact>), Fault> {
+        for file in &mut files {
+            file.name = redaction.line(&file.name);
+        }
+        let secrets = redaction.host.finder();
+        let artifacts = self.artifacts.clone();
+        let received = move || artifacts.receive(files, secrets.as_ref());
+        tokio::task::spawn_blocking(received)
+            .await
+            .map_err(unstored)
+    }
+
+    /// Gives the artifacts of a good answer to their owner.
+    async fn keep(
+        &self,
+        owner: Owner,
+        left: Vec<Received>,
+        record: &mut CallRecord,
+    ) -> Result<(), Fault> {
+        let artifacts = self.artifacts.clone();
+        let keep = move || {
+            let kept = artifacts.keep(&owner, left);
+            let pictures = artifacts.pictures(&kept);
+            (kept, pictures)
+        };
+        let (kept, pictures) = tokio::task::spawn_blocking(keep).await.map_err(unstored)?;
+        record.report.delivery.pictures = pictures;
+        let result = unwritten(&kept);
+        record.report.observed.artifacts.extend(kept);
+        result
     }
 
     /// The manifests and scripts of this host, and the folder of the policy that decided.
@@ -516,26 +641,44 @@ impl Pipeline {
         let mut confinement =
             policy::confine(decision, target.timeout_ms, target.code.source.take())?;
         confinement.per_call.script.clone_from(&target.code.script);
-        if found.explain && !confinement.shape.observe {
+        // A session has a recorder from its start, or none.
+        if found.explain && !confinement.shape.observe && target.code.session.is_none() {
             Arc::make_mut(&mut confinement.shape).observe = true;
         }
-        let written = &found.decisions.snapshot.written;
-        ledger::look_back(&mut confinement.shape, Some(&self.ledger), written)?;
-        if let Some(environment) = &admitted.environment {
-            packages::use_environment(Arc::make_mut(&mut confinement.shape), environment);
+        let tools = std::mem::take(&mut target.code.tools);
+        // A script with `calls` runs alike for a caller who may call none of them.
+        let is_script = confinement.per_call.source.is_none();
+        let calls = is_script && !confinement.shape.calls.is_empty();
+        let offers = calls || !tools.is_empty() || wants_shim(&confinement);
+        confinement.per_call.offer = offers.then(|| policy::Offer {
+            stubs: stubs(confinement.shape.runtime.language, &tools),
+            tools: tools.iter().map(|tool| tool.manifest.id.clone()).collect(),
+        });
+        // Code that calls tools has pipes of its own, which no process has that waits.
+        let is_alone = confinement.per_call.offer.is_none() && target.code.session.is_none();
+        if confinement.shape.ready.is_some() && is_alone {
+            let script = target.code.script.as_deref();
+            confinement.per_call.ready = Some(ready::digest(&found.tool, decision, script));
         }
-        let left = Duration::from_millis(confinement.per_call.timeout_ms)
-            .saturating_sub(found.deadline.began.elapsed());
-        let sources = confinement
-            .shape
-            .secrets
-            .iter()
-            .flat_map(|grant| grant.from.named_files());
-        ledger::check_unwritten(sources, &self.ledger, written)?;
         confinement.per_call.env = Hidden(std::mem::take(&mut target.code.env));
-        let caller = &found.rights.caller.user;
+        if decision.conditions.context {
+            let context = admitted
+                .context_of(target, confinement.per_call.timeout_ms)
+                .to_string();
+            let about = &mut confinement.per_call.about.0;
+            about.insert(CONTEXT_VARIABLE.to_owned(), context);
+        }
+        confinement.per_call.bring(target.files.all.clone());
         let redaction = Arc::make_mut(&mut target.redaction);
-        secrets::provide(&mut confinement, caller, left, redaction).await?;
+        let confining = Confining {
+            ledger: &self.ledger,
+            written: &found.decisions.snapshot.written,
+            environment: admitted.environment.as_ref(),
+            caller: &found.rights.caller.user,
+            left: Duration::from_millis(confinement.per_call.timeout_ms)
+                .saturating_sub(found.deadline.began.elapsed()),
+        };
+        confining.finish(&mut confinement, redaction).await?;
         // No log may show the host's own variables.
         redaction.hide_variables(&confinement.shape);
         record.redacts(&target.redaction);
@@ -546,12 +689,10 @@ impl Pipeline {
                 ("TRACESTATE", context.state()),
             ] {
                 if let Some(policy::Variable::Literal(_)) = confinement.shape.env.get(name) {
-                    confinement
-                        .per_call
-                        .env
-                        .0
-                        .entry(name.to_owned())
-                        .or_insert(text);
+                    let policy::PerCall { env, about, .. } = &mut confinement.per_call;
+                    if !env.contains_key(name) {
+                        about.0.insert(name.to_owned(), text);
+                    }
                 }
             }
         }
@@ -599,6 +740,7 @@ impl Pipeline {
             confinement,
             service: decision.grants.service.clone(),
             output_bytes: decided.output_bytes(),
+            session: decided.session(admitted.environment.clone()),
         };
         Ok(Prepared {
             call,
@@ -632,7 +774,11 @@ impl Pipeline {
         }
         record.running()?;
         let mut answer = StreamedAnswer::new(&decided);
+        let mut left = (Vec::new(), Vec::new());
         let (from_tool, mut received) = executor::channel(context.deadline.clone());
+        let mut nested = self.nested_calls(admitted, &decided, &call);
+        let confinement = call.confinement.as_ref();
+        let ready = confinement.and_then(|it| it.per_call.ready.clone());
         let ended = {
             let mut running = decided.executor.run(&context, call, &from_tool);
             let elapsed = context.deadline.began.elapsed();
@@ -650,6 +796,7 @@ impl Pipeline {
                     // Wait for a slow reader. The tool then waits too.
                     Some(message) = received.next(), if !stream.is_behind() => message,
                     () = stream.hand_on() => continue,
+                    () = progress(&mut nested) => continue,
                     ended = &mut running => break ended,
                 };
                 let (shape, reply) = match message {
@@ -657,28 +804,40 @@ impl Pipeline {
                         answer.push(event, record, stream).await?;
                         continue;
                     }
+                    FromTool::NestedCall(call) => {
+                        if let Some(nested) = &mut nested {
+                            nested.start(call);
+                        }
+                        continue;
+                    }
                     FromTool::Recheck(reply) => (None, reply),
                     FromTool::Opened(shape, reply) => (Some(shape), reply),
+                    FromTool::Left(files, reply) => {
+                        left = self.receive(files, &decided.redaction).await?;
+                        let _ = reply.send(Ok(()));
+                        continue;
+                    }
                 };
                 if let Some(now) = self.decide_if_old(admitted, &decided, record).await {
                     record.runs(false);
                     return Ok(Run::DecideAgain(Box::new(now)));
+                }
+                if shape.as_ref().is_some_and(|shape| shape.ready.is_some()) {
+                    self.ready.called(&decided.found.tool);
                 }
                 // An executor that is gone by now starts nothing.
                 let recorded = shape.map_or(Ok(()), |shape| self.ledger.record(&shape));
                 let _ = reply.send(recorded);
             }
         };
-        while let Some(event) = received.try_next() {
-            answer.push(event, record, stream).await?;
-        }
-        answer.flush(record, stream).await?;
+        // Their parent has ended.
+        drop(nested);
+        answer.finish(received, record, stream).await?;
         record.enters(Stage::Answer);
-        if let Some(line) = lost_lines(received.lost()) {
-            answer.log(&line, record);
-        }
         record.ended(&ended);
+        record.not_ready(ready.and_then(|digest| self.ready.refusal(&digest)));
         let mut outcome = ended?;
+        outcome.artifacts.extend(left.1);
         decided.redaction.apply(&mut outcome);
         let has_parts = answer.has_parts();
         if outcome.logs.is_empty() {
@@ -690,7 +849,69 @@ impl Pipeline {
             outcome,
             traffic,
             has_parts,
+            left: left.0,
         })))
+    }
+}
+
+impl Pipeline {
+    /// The calls that the code of a call makes. `None`: it may call nothing.
+    fn nested_calls(
+        &self,
+        admitted: &Admitted,
+        decided: &Decided,
+        call: &Call,
+    ) -> Option<NestedCalls> {
+        let confinement = call.confinement.as_ref()?;
+        let Admitted {
+            id, request, slot, ..
+        } = admitted;
+        let per_call = &confinement.per_call;
+        let offer = per_call.offer.as_ref().filter(|it| !it.tools.is_empty())?;
+        let above = request.parent.as_ref();
+        let mut tools = above.map_or_else(Vec::new, |above| above.tools.clone());
+        tools.extend_from_slice(&decided.tools);
+        let advice = decided.found.call_advice(offer.tools.clone());
+        let deadline = &decided.found.deadline;
+        let mut pauses = above.map_or_else(Vec::new, |above| above.pauses.clone());
+        pauses.push(deadline.pauses.clone());
+        let seat = Arc::new(Semaphore::new(1));
+        let lender = Lender {
+            place: slot.running.clone(),
+            seat: seat.clone(),
+            pauses: deadline.pauses.clone(),
+            parent: request.parent.clone(),
+            rights: decided.found.rights.clone(),
+            tools: decided.tools.clone(),
+        };
+        let script = per_call.script.as_ref().map(|it| it.file.digest.clone());
+        let text = || sha256_hex(per_call.source.as_deref().unwrap_or_default().as_bytes());
+        Some(NestedCalls {
+            lending: self.limiter.clone().lend(lender).boxed(),
+            service: self.for_code.upgrade()?,
+            request: request.for_code(),
+            parent: Parent {
+                call: id.clone(),
+                grants: confinement.shape.calls.as_slice().into(),
+                offered: offer.tools.as_slice().into(),
+                tools,
+                depth: above.map_or(0, |above| above.depth + 1),
+                refuse: Arc::new(move |id| advice.refuse(id)),
+                seat,
+                redaction: Arc::new(decided.redaction.for_nested()),
+                code: AskingCode {
+                    tool: decided.found.tool.reference(),
+                    digest: script.unwrap_or_else(text),
+                    calls: AGREED_CALLS,
+                },
+                pauses,
+                agreements: Arc::default(),
+            },
+            deadline: deadline.clone(),
+            most: confinement.shape.limits.get(Limit::NestedCalls),
+            made: 0,
+            running: FuturesUnordered::new(),
+        })
     }
 }
 
@@ -707,6 +928,27 @@ impl Admitted {
             trace: trace.map(TraceContext::sent).unwrap_or_default(),
             ..executor::Context::new(&self.id, &caller.user, self.traffic.clone())
         }
+    }
+
+    /// What a script reads of its call, where its manifest requests that.
+    fn context_of(&self, decided: &Decided, timeout_ms: u64) -> Value {
+        let FoundTool {
+            label,
+            rights,
+            deadline,
+            ..
+        } = &decided.found;
+        let left = Duration::from_millis(timeout_ms).saturating_sub(deadline.began.elapsed());
+        let ends =
+            jiff::Timestamp::now() + jiff::SignedDuration::try_from(left).unwrap_or_default();
+        let files = decided.files.all.iter();
+        let files = files.map(|file| json!({ "name": file.name, "bytes": file.bytes }));
+        json!({
+            "callId": self.id,
+            "user": label.as_ref().unwrap_or(&rights.caller.user),
+            "deadline": ends.to_string(),
+            "files": files.collect::<Vec<_>>(),
+        })
     }
 
     /// Charges the rates of the tools that this call runs, each once, however often it is decided
@@ -732,6 +974,14 @@ impl Admitted {
         self.environment = None;
         Ok(())
     }
+}
+
+fn unstored(lost: tokio::task::JoinError) -> Fault {
+    Fault::new(
+        Kind::InternalError,
+        "The files of the call could not be stored.",
+    )
+    .person(lost.to_string())
 }
 
 fn unsettled() -> Fault {

@@ -5,18 +5,19 @@
 
 use super::arguments::{Arguments, ReceivedArguments};
 use super::callers::Rights;
+use super::parent::Parent;
 use super::request::{CallRequest, RateCharge};
 use crate::base::semaphore::{self, Claim, FairSemaphore, Permit};
 use crate::base::shares::now;
 use crate::base::{json, lock};
-use crate::executor::CallDeadline;
+use crate::executor::{CallDeadline, Pauses};
 use crate::fault::{Fault, Kind};
 use futures_util::FutureExt;
 use serde_json::Value;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 pub const MAX_RUNNING: usize = 64;
 /// Calls that may wait for a slot.
@@ -25,6 +26,7 @@ pub const MAX_QUEUED: usize = 1024;
 const FULL: Duration = Duration::from_secs(1);
 /// How long a call waits for the memory of its answer while others to its principal are not read.
 const UNREAD: Duration = Duration::from_secs(60);
+pub const FULL_OF_FILES: &str = "The files of other calls take the memory of this principal.";
 const UNREAD_ANSWERS: &str = "Earlier answers to you still take this host's memory: read the \
                               answers that are open, or repeat the request later.";
 /// So many refusals by policy of one caller in a minute are reported to the person who runs this
@@ -50,6 +52,8 @@ pub struct Limiter {
     admitted: Arc<FairSemaphore>,
     /// Memory for the arguments of admitted calls, KiB.
     arguments: Arc<FairSemaphore>,
+    /// Files that calls bring, KiB.
+    pub files: Arc<FairSemaphore>,
     /// Bodies that have arrived and are not decided yet, KiB.
     pub bodies: Arc<FairSemaphore>,
     /// Threads that read large bodies; the other cores are left to quick calls.
@@ -86,12 +90,34 @@ struct Rates {
 /// next call may run.
 #[derive(Debug)]
 pub struct Slot {
-    /// `None`: the call waits for a person.
-    pub(super) running: Option<Permit>,
+    pub(super) running: SharedPlace,
+    /// The call in whose slot this one may run.
+    parent: Option<Parent>,
     /// The memory of the answer, once it is decided what runs.
     pub(super) answer: Option<Permit>,
     _admitted: Permit,
     _arguments: Permit,
+}
+
+/// `None`: a person is asked about the call, or about a call of its code.
+pub(super) type SharedPlace = Arc<Mutex<Option<Place>>>;
+
+/// A call whose code makes calls, and what it lends.
+pub(super) struct Lender {
+    pub place: SharedPlace,
+    /// The place in its slot.
+    pub seat: Arc<Semaphore>,
+    pub pauses: Arc<Pauses>,
+    pub parent: Option<Parent>,
+    pub rights: Rights,
+    pub tools: Vec<String>,
+}
+
+/// A slot of this host, or the one place in the slot of a parent.
+#[derive(Debug)]
+pub(super) struct Place {
+    permit: Permit,
+    seat: Option<OwnedSemaphorePermit>,
 }
 
 fn busy() -> Fault {
@@ -111,7 +137,8 @@ pub(super) fn held_back(kind: Kind, words: &str, wait: Duration) -> Fault {
 impl Slot {
     /// Gives up all but the memory of the arguments, while the call waits.
     pub(super) fn step_aside(&mut self) {
-        (self.running, self.answer) = (None, None);
+        *lock(&self.running) = None;
+        self.answer = None;
     }
 
     /// The answer takes so many bytes, and no more.
@@ -132,6 +159,7 @@ impl Limiter {
             running: FairSemaphore::new(running, running),
             admitted: FairSemaphore::new(admitted, admitted),
             arguments: FairSemaphore::new(256 << 10, 192 << 10),
+            files: FairSemaphore::new(512 << 10, 256 << 10),
             bodies: FairSemaphore::shared(64 << 10),
             readers: FairSemaphore::new(readers, readers),
             answers: FairSemaphore::new(256 << 20, 64 << 20),
@@ -283,6 +311,14 @@ impl Limiter {
         std::mem::take(&mut lock(&self.rates).unrecorded)
     }
 
+    /// Takes memory for files of a call.
+    pub fn keep_files(&self, principal: &str, bytes: u64) -> Result<Permit, Fault> {
+        let kib = usize::try_from(bytes / 1024).unwrap_or(usize::MAX);
+        self.files
+            .try_enter(principal, kib.min(self.files.each))
+            .ok_or_else(|| full(FULL_OF_FILES))
+    }
+
     /// Takes memory for what is kept of a request until its call ends.
     pub fn keep_text(&self, principal: &str, bytes: usize) -> Result<Permit, Fault> {
         // What is larger than a share takes all of the share.
@@ -313,12 +349,12 @@ impl Limiter {
         let bytes = bytes.await?;
         let reserved = self.keep_text(&rights.principal, bytes)?;
         request.charged.body = None;
-        let running = self
-            .running
-            .enter_as(claim(&self.running, rights, tools, true), 1)
-            .await;
+        let parent = request.parent.clone();
         Ok(Slot {
-            running: Some(running),
+            running: Arc::new(Mutex::new(Some(
+                self.place(parent.as_ref(), rights, tools).await?,
+            ))),
+            parent,
             answer: None,
             _admitted: admitted,
             _arguments: reserved,
@@ -349,6 +385,10 @@ impl Limiter {
         principal: &str,
         bytes: u64,
     ) -> Result<(), Fault> {
+        if slot.parent.is_some() {
+            // Its parents may hold what it would wait for.
+            return Err(full(UNREAD_ANSWERS));
+        }
         let bytes = usize::try_from(bytes)
             .unwrap_or(usize::MAX)
             .max(MIN_ANSWER_BYTES);
@@ -357,12 +397,61 @@ impl Limiter {
         Ok(())
     }
 
+    /// Waits for a slot. A call from code has a place in the slot of its parent, or, while a sibling
+    /// has that, a slot of its own if one is free: it waits for no slot that a parent holds.
+    async fn place(
+        &self,
+        parent: Option<&Parent>,
+        rights: &Rights,
+        tools: &[String],
+    ) -> Result<Place, Fault> {
+        let whole = claim(&self.running, rights, tools, true);
+        let mut seat = None;
+        if let Some(Parent { seat: own, .. }) = parent {
+            seat = own.clone().try_acquire_owned().ok();
+            if seat.is_none()
+                && let Some(permit) = self.running.try_enter_as(&whole, 1)
+            {
+                return Ok(Place { permit, seat });
+            }
+            if seat.is_none() {
+                // It is never closed.
+                seat = own.clone().acquire_owned().await.ok();
+            }
+        }
+        let Some(parent) = parent else {
+            let permit = self.running.enter_as(whole, 1).await;
+            return Ok(Place { permit, seat });
+        };
+        // Not for long: others may wait for what this one's parents hold.
+        let permit = self.running.enter_as(self.seated(parent, rights, tools), 1);
+        let permit = tokio::time::timeout(FULL, permit).await;
+        let permit =
+            permit.map_err(|_| full("The tool already runs as often as it may at once."))?;
+        Ok(Place { permit, seat })
+    }
+
+    /// The claim of a call in the slot of its parent: the limits `at_once` of tools that do not run
+    /// already for it.
+    fn seated(&self, parent: &Parent, rights: &Rights, tools: &[String]) -> Claim {
+        let new = tools.iter().filter(|tool| !parent.tools.contains(tool));
+        let limits = new.filter_map(|tool| {
+            let limit = rights.limit(tool)?.at_once?;
+            Some((format!("tool {tool}"), limit as usize))
+        });
+        semaphore::claim(self.running.all, limits).split_off(1)
+    }
+
     /// Charges a slot to all tools of its target. False: one of them has no room now.
     pub(super) fn charge_to(&self, slot: &mut Slot, rights: &Rights, tools: &[String]) -> bool {
-        let claim = claim(&self.running, rights, tools, true);
-        slot.running
-            .as_mut()
-            .is_none_or(|running| running.charge(&claim, 1).is_ok())
+        let Some(Place { permit, seat }) = &mut *lock(&slot.running) else {
+            return true;
+        };
+        let claim = match &slot.parent {
+            Some(parent) if seat.is_some() => self.seated(parent, rights, tools),
+            _ => claim(&self.running, rights, tools, true),
+        };
+        permit.charge(&claim, 1).is_ok()
     }
 
     /// Waits for a slot again, for a call that had to wait, at most this long.
@@ -373,17 +462,51 @@ impl Limiter {
         tools: &[String],
         at_most: Duration,
     ) -> Result<(), Fault> {
-        let place = self
-            .running
-            .enter_as(claim(&self.running, rights, tools, true), 1);
+        let parent = slot.parent.clone();
+        let place = self.place(parent.as_ref(), rights, tools);
         let place = tokio::time::timeout(at_most, place).await;
-        slot.running = Some(place.map_err(|_| {
+        let place = place.map_err(|_| {
             full(format!(
                 "No slot for this call was free for {} s.",
                 at_most.as_secs_f32()
             ))
-        })?);
+        })??;
+        *lock(&slot.running) = Some(place);
         Ok(())
+    }
+
+    /// Has a call stand still whenever a person is asked about a call of its code, and gives others
+    /// its slot meanwhile, unless such a call runs in that. Never ends.
+    pub(super) async fn lend(self: Arc<Self>, lender: Lender) {
+        let Lender {
+            place,
+            seat,
+            pauses,
+            parent,
+            rights,
+            tools,
+        } = lender;
+        loop {
+            pauses.until(true).await;
+            pauses.stand(true);
+            tokio::select! {
+                biased;
+                () = pauses.until(false) => {}
+                free = seat.acquire() => {
+                    *lock(&place) = None;
+                    pauses.until(false).await;
+                    let again = loop {
+                        // A tool may have no room for a moment.
+                        if let Ok(again) = self.place(parent.as_ref(), &rights, &tools).await {
+                            break again;
+                        }
+                    };
+                    *lock(&place) = Some(again);
+                    drop(free);
+                }
+            }
+            pauses.stand(false);
+        }
     }
 }
 

@@ -1,12 +1,13 @@
 //! A call whose executor is done: what its tool was refused, and what it ended with.
 
+use super::artifacts::Received;
 use super::denials::{self, DenialContext};
 use super::output;
 use super::record::CallRecord;
 use super::target::Decided;
 use crate::base::text;
 use crate::egress::Traffic;
-use crate::executor::{Denial, Ending, Outcome, ToolAnswer};
+use crate::executor::{Artifact, Denial, Ending, Outcome, ToolAnswer};
 use crate::fault::{Fault, Kind};
 use crate::policy;
 use serde_json::{Value, json};
@@ -22,6 +23,8 @@ pub(super) struct Ran {
     pub traffic: Traffic,
     /// Parts of the answer were received.
     pub has_parts: bool,
+    /// What the call left for its caller.
+    pub left: Vec<Received>,
 }
 
 /// A call whose tool answered.
@@ -36,7 +39,7 @@ pub(super) struct Answered {
 
 impl Ran {
     /// What the run ended with: the answer, or the fault with its fix. `own`: the host's own files,
-    /// where the call explains what its tool was refused.
+    /// where a person reads of it.
     pub fn answered(
         self,
         own: Option<Vec<PathBuf>>,
@@ -47,6 +50,7 @@ impl Ran {
             mut outcome,
             traffic,
             has_parts,
+            left: _,
         } = self;
         let help = Help::new(&decided, &mut outcome, &traffic, own);
         for words in output::few_files(&mut outcome.artifacts) {
@@ -69,14 +73,8 @@ impl Ran {
         };
         let output = output::answer_of(ending, &logs, &printed)
             .map_err(|fault| help.explain(fault, outcome.usage.output_bytes, has_parts))?;
-        let missing = output::missing_files(&artifacts);
-        record.not_published(&missing);
-        if artifacts.iter().any(|file| file.failed) {
-            let message =
-                "The tool answered, but not all of its files could be written to their folder.";
-            let all: Vec<_> = missing.iter().map(|line| text::printable(line)).collect();
-            return Err(Fault::new(Kind::InternalError, message).details(all.join("\n")));
-        }
+        record.not_published(&output::missing_files(&artifacts));
+        unwritten(&artifacts)?;
         Ok(Answered {
             envelope,
             output,
@@ -84,6 +82,17 @@ impl Ran {
             decided,
         })
     }
+}
+
+/// The fault of a call whose files this host could not write.
+pub(super) fn unwritten(artifacts: &[Artifact]) -> Result<(), Fault> {
+    if artifacts.iter().all(|file| !file.failed) {
+        return Ok(());
+    }
+    let message = "The tool answered, but not all of its files could be written to their place.";
+    let missing = output::missing_files(artifacts);
+    let all: Vec<_> = missing.iter().map(|line| text::printable(line)).collect();
+    Err(Fault::new(Kind::InternalError, message).details(all.join("\n")))
 }
 
 /// What helps with the failure of a tool.
@@ -118,11 +127,12 @@ impl<'r> Help<'r> {
             tool: &target.found.tool,
             decisions: &target.found.decisions,
             script: text.into_owned(),
-            arguments: if is_refused {
+            arguments: if is_read {
                 target.redaction.arguments()
             } else {
                 String::new()
             },
+            log: outcome.logs.join("\n"),
             own,
         };
         let reached = denials::limit_of(&outcome.ending);

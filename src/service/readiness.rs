@@ -160,10 +160,10 @@ pub fn foresee(
         Need::Fault(_, fault) => Some(fault.clone()),
         _ => None,
     });
-    let fault = unavailable(tool, &readiness.lacks())
+    let fault = unavailable(tool, decision, &readiness.lacks())
         .or_else(|| decision.refused().cloned())
         .or(handler)
-        .or_else(|| unavailable(tool, &needs));
+        .or_else(|| unavailable(tool, decision, &needs));
     if let Some(fault) = fault {
         decision.shape = Err(fault);
     }
@@ -175,7 +175,7 @@ pub fn foresee(
 }
 
 /// The refusal of a tool that is loaded, but lacks these on this machine.
-pub(super) fn unavailable(tool: &Tool, needs: &[Need]) -> Option<Fault> {
+pub(super) fn unavailable(tool: &Tool, decision: &Decision, needs: &[Need]) -> Option<Fault> {
     let message = format!(
         "Tool {} is not available in this host: it needs {}.",
         tool.manifest.id,
@@ -183,11 +183,17 @@ pub(super) fn unavailable(tool: &Tool, needs: &[Need]) -> Option<Fault> {
     );
     let fault = Fault::new(Kind::CapabilityError, message);
     let is_runtime = needs.iter().any(|need| need.pointer == "/handler/language");
-    let person =
-        "`toolhost doctor` shows which runtimes were found, and why others were passed over";
+    let denied = decision
+        .denied()
+        .find(|verdict| verdict.what == policy::RequestKind::Runtime);
+    let reason = denied.and_then(|verdict| verdict.reason.as_deref());
+    let person = format!(
+        "{}\n`toolhost doctor` shows which runtimes were found, and why others were passed over",
+        reason.unwrap_or_default()
+    );
     (!needs.is_empty()).then(|| {
         if is_runtime {
-            fault.person(person)
+            fault.person(person.trim_start())
         } else {
             fault
         }

@@ -63,12 +63,7 @@ impl AnswerRules {
         };
         let joined = joined.map(|texts| Text::from(&Value::String(texts.concat())));
         let output = joined.as_ref().unwrap_or(output);
-        let kind = if self.envelope.is_some() {
-            OutputKind::Plain
-        } else {
-            OutputKind::read(output.as_str())?
-        };
-        match kind {
+        match self.kind(output)? {
             OutputKind::Plain => self.check(output)?,
             OutputKind::Content(content) if self.manifest.output.is_some() => {
                 let structured = content
@@ -95,35 +90,26 @@ impl AnswerRules {
         } else {
             output.clone()
         };
-        let kind = if self.envelope.is_some() {
-            OutputKind::Plain
-        } else {
-            OutputKind::read(text.as_str())?
-        };
-        let within = |part: &str| {
-            let start = part.as_ptr() as usize - text.as_str().as_ptr() as usize;
-            start..start + part.len()
-        };
-        let content = match kind {
-            OutputKind::Content(parts) => Some((
-                within(parts.blocks.get()),
-                parts.structured.map(|part| within(part.get())),
-            )),
-            OutputKind::Asks(questions) => {
-                let result = CallResult::Questions(questions);
-                return Ok(ReadAnswer {
-                    result,
-                    hid_secrets,
-                });
-            }
-            OutputKind::Plain => None,
-        };
+        let kind = self.kind(&text)?;
+        let content = kind.places(text.as_str());
+        if let OutputKind::Asks(questions) = kind {
+            let result = CallResult::Questions(questions);
+            return Ok(ReadAnswer {
+                result,
+                hid_secrets,
+            });
+        }
         let mut answer = ToolAnswer::new(text, deadline);
         answer.content = content;
         Ok(ReadAnswer {
             result: CallResult::Output(answer),
             hid_secrets,
         })
+    }
+
+    /// What an answer is. One in an envelope may be content, and asks nothing.
+    fn kind<'t>(&self, answer: &'t Text) -> Result<OutputKind<'t>, Fault> {
+        OutputKind::read(answer.as_str(), self.envelope.is_none())
     }
 
     /// Checks an answer against the output schema; an envelope is checked as a whole.

@@ -122,6 +122,7 @@ impl CallRecord {
         let line = AuditRecord {
             time: jiff::Timestamp::now().to_string(),
             call: id,
+            parent: request.parent.as_ref().map(|parent| parent.call.clone()),
             user: request.caller.user.clone(),
             label: request.label.clone(),
             transaction: request.reporting.transaction.as_deref().map(part),
@@ -345,6 +346,15 @@ impl CallRecord {
         self.notes.narrowed(words);
     }
 
+    /// Why no process waits for calls of this tool any more, if that is so. What it said before it
+    /// ended is not for callers.
+    pub fn not_ready(&mut self, why: Option<String>) {
+        let words = "narrowed: it was not started before its call: that failed three times";
+        let words = why.is_some().then(|| words.to_owned());
+        self.notes.for_caller.extend(words);
+        self.notes.all.extend(why);
+    }
+
     /// Notes the files that were not published.
     pub fn not_published(&mut self, lines: &[String]) {
         let Redaction { mask, host, .. } = &*self.redaction;
@@ -397,6 +407,14 @@ impl CallRecord {
         let took = began.elapsed();
         if !self.ran || self.report.observed.usage == executor::Usage::default() {
             self.report.observed.usage.wall_ms = millis(took);
+        }
+        // Nobody at a machine reads the report of a call from code.
+        let person = result.fault().and_then(|fault| fault.person.as_deref());
+        if let (Some(_), Some(person)) = (&self.line.parent, person) {
+            let host = &self.redaction.host;
+            self.notes
+                .all
+                .extend(person.lines().map(|it| line(host, it)));
         }
         self.notes.all = few(std::mem::take(&mut self.notes.all));
         let line = self.line(result.fault());

@@ -40,6 +40,15 @@ impl Redaction {
         arguments.withheld
     }
 
+    /// What hides the secrets of a call whose code makes another one, for that one.
+    pub fn for_nested(&self) -> Redaction {
+        Redaction {
+            mask: self.mask.clone(),
+            host: self.host.clone(),
+            ..Redaction::default()
+        }
+    }
+
     /// The script that a call names is found: the schemas of all its manifests say what of its
     /// input is secret.
     pub fn show_input<'s>(
@@ -100,6 +109,9 @@ impl Redaction {
     pub fn apply(&self, outcome: &mut Outcome) {
         outcome.logs = self.mask.lines(&outcome.logs);
         outcome.printed = self.mask.lines(&outcome.printed);
+        for artifact in &mut outcome.artifacts {
+            artifact.path = self.line(&artifact.path);
+        }
         if let Ending::BadOutput { head, .. } = &mut outcome.ending {
             *head = text::head(&self.mask.text(head), BAD_OUTPUT);
         }

@@ -1,10 +1,12 @@
 //! The report: everything about one call that a caller may know; its JSON is the outcome of
 //! docs/CALLS.md. What an agent reads holds no path of this host and no text of a policy.
 
+use super::artifacts::OpenArtifact;
 use super::output::{self, Questions};
 use super::quota;
-use crate::base::text::printable;
+use crate::base::text::{printable, printable_block};
 use crate::egress::Traffic;
+use crate::executor::StoredFile;
 use crate::executor::ToolAnswer;
 use crate::fault::Fault;
 use crate::{executor, manifest};
@@ -148,6 +150,8 @@ pub struct Delivery {
     pub manifest: Option<Arc<manifest::Manifest>>,
     /// True where the tool's answer is the envelope.
     pub speaks_envelope: bool,
+    /// Artifacts that the answer itself shows.
+    pub pictures: Vec<OpenArtifact>,
     /// The parts that were sent make up the whole answer.
     pub streamed: bool,
     /// Kept until the answer is delivered, so that no more answers wait for slow readers than calls
@@ -176,6 +180,8 @@ pub struct Envelope<'a> {
     error: Option<Value>,
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
     logs: &'a [String],
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    artifacts: Vec<&'a StoredFile>,
 }
 
 impl Report {
@@ -248,7 +254,26 @@ impl Report {
                 None => json!({"type": fault.kind, "message": fault.message}),
             }),
             logs: &self.logs,
+            artifacts: self.stored().map(|(file, _)| file).collect(),
         }
+    }
+
+    /// The artifacts of the call, each with its size.
+    pub fn stored(&self) -> impl Iterator<Item = (&StoredFile, u64)> {
+        let artifacts = self.observed.artifacts.iter();
+        artifacts.filter_map(|artifact| Some((artifact.stored.as_ref()?, artifact.bytes)))
+    }
+
+    /// What a model reads of the files that the call left. `None`: it left none.
+    pub fn left_files(&self) -> Option<String> {
+        let lines = self.stored().map(|(file, bytes)| {
+            let StoredFile {
+                name, media_type, ..
+            } = file;
+            format!("{name} ({media_type}, {bytes} bytes): {}", file.uri())
+        });
+        let lines: Vec<String> = lines.collect();
+        (!lines.is_empty()).then(|| printable_block(&format!("Files:\n{}", lines.join("\n"))))
     }
 
     /// The output, if it is not large.
@@ -267,7 +292,12 @@ impl Report {
             }
             CallResult::Questions(_) => output::succeeded(&self.tool, "null", None),
             CallResult::Output(answer) => {
-                output::succeeded(&self.tool, answer.head(usize::MAX), answer.content.as_ref())
+                let sentence =
+                    output::succeeded(&self.tool, answer.head(usize::MAX), answer.content.as_ref());
+                match self.left_files() {
+                    Some(files) => format!("{sentence}\n{files}"),
+                    None => sentence,
+                }
             }
         }
     }

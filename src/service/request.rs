@@ -3,17 +3,20 @@
 
 use super::arguments::Arguments;
 use super::output::AskableClient;
+use super::parent::{AskingCode, Parent};
 use super::traces::context::TraceContext;
+use crate::base::messages;
 use crate::base::semaphore::Permit;
 use crate::base::text::{self, printable};
 use crate::executor::{Level, Progress};
 use crate::fault::{Fault, Kind};
-use crate::policy::Confirm;
+use crate::policy::{Confirm, InputFile};
 use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::fmt;
+use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -87,11 +90,16 @@ pub struct Charged {
     pub rate: RateCharge,
     /// The quota of the body that brought the arguments, until they are charged themselves.
     pub body: Option<Arc<Permit>>,
+    /// The quota of the files that came with the request.
+    pub files: Option<Arc<Permit>>,
 }
 
 impl From<RateCharge> for Charged {
     fn from(rate: RateCharge) -> Charged {
-        Charged { rate, body: None }
+        Charged {
+            rate,
+            ..Charged::default()
+        }
     }
 }
 
@@ -102,11 +110,66 @@ pub struct Reporting {
     pub trace: Option<TraceContext>,
     /// What the caller groups calls by; the record shows it, and nothing else reads it.
     pub transaction: Option<String>,
+    /// A person at this machine reads the report.
+    pub at_machine: bool,
     /// Records and reports what the tool is refused, which makes the call slower.
     pub explain: bool,
     /// Adds to the report what was run, with what, and what it could touch: for the person at the
     /// command line.
     pub verbose: bool,
+}
+
+/// A file that a request brings.
+#[derive(Clone, Debug)]
+pub enum BroughtFile {
+    /// `parameter`: the one that it is for, if its tool has that.
+    Content { file: InputFile, parameter: String },
+    /// An earlier artifact, by its id.
+    Stored(String),
+}
+
+impl BroughtFile {
+    /// Puts these bytes into memory that no tool can change.
+    pub fn new(parameter: &str, name: String, content: &[u8]) -> Result<BroughtFile, Fault> {
+        let file = messages::memory_file(content).map_err(|e| {
+            let message = "this host has no room for a file of the call";
+            Fault::new(Kind::InternalError, message)
+                .person(e.to_string())
+                .retryable()
+        })?;
+        let bytes = content.len() as u64;
+        Ok(BroughtFile::from_file(parameter, name, file.into(), bytes))
+    }
+
+    /// As `new`, with an open file.
+    pub fn from_file(parameter: &str, name: String, file: File, bytes: u64) -> BroughtFile {
+        BroughtFile::Content {
+            parameter: parameter.to_owned(),
+            file: InputFile {
+                name,
+                content: Arc::new(file),
+                offset: 0,
+                bytes,
+            },
+        }
+    }
+
+    /// Its name, if it is for this parameter.
+    pub(super) fn name_for(&self, name: &str) -> Option<&str> {
+        match self {
+            BroughtFile::Content { file, parameter } if parameter == name => Some(&file.name),
+            _ => None,
+        }
+    }
+
+    /// Whether it is for one of these: parameters, or tools of a batch.
+    pub fn is_for(&self, names: &[&str]) -> bool {
+        matches!(self, BroughtFile::Content { parameter, .. } if names.contains(&&**parameter))
+    }
+
+    pub(super) fn is_named(&self, name: &str) -> bool {
+        matches!(self, BroughtFile::Content { file, .. } if file.name == name)
+    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -120,6 +183,7 @@ pub struct CallRequest {
     /// `id` or `id@range`.
     pub tool: String,
     pub arguments: Arguments,
+    pub files: Vec<BroughtFile>,
     pub charged: Charged,
     pub timeout_ms: Option<u64>,
     pub approver: Approver,
@@ -128,6 +192,8 @@ pub struct CallRequest {
     pub reporting: Reporting,
     /// The caller that it was accepted for: it runs only as that caller.
     pub acts_as: Option<String>,
+    /// The call whose code makes this one.
+    pub parent: Option<Parent>,
     /// Why the transport refuses the request (unknown tool, malformed parameters). The call is
     /// recorded and ends so.
     pub refused: Option<Fault>,
@@ -137,8 +203,27 @@ impl CallRequest {
     /// A copy for another round, which counts as a call of its own. The body is charged no more.
     pub fn again(&self) -> CallRequest {
         CallRequest {
-            charged: Charged::default(),
+            charged: Charged {
+                files: self.charged.files.clone(),
+                ..Charged::default()
+            },
             ..self.clone()
+        }
+    }
+
+    /// What all calls have that the code of this one makes: its caller, label and trace, and the
+    /// person who can be asked.
+    pub(super) fn for_code(&self) -> CallRequest {
+        CallRequest {
+            label: self.label.clone(),
+            acts_as: self.acts_as.clone(),
+            approver: self.approver.for_code(),
+            reporting: Reporting {
+                trace: self.reporting.trace.clone(),
+                transaction: self.reporting.transaction.clone(),
+                ..Reporting::default()
+            },
+            ..CallRequest::new(self.caller.clone(), "", Arguments::default())
         }
     }
 
@@ -188,8 +273,23 @@ impl fmt::Debug for Approver {
     }
 }
 
+impl Approver {
+    /// Who can be asked about a call of code, which cannot be made again with the answer.
+    pub(super) fn for_code(&self) -> Approver {
+        match self {
+            Approver::Client { transport, or } if !transport.waits() => or.for_code(),
+            approver => approver.clone(),
+        }
+    }
+}
+
 /// Asks a person. Dropping the future ends the question.
 pub trait Ask: Send + Sync {
+    /// Whether the answer comes while the call waits.
+    fn waits(&self) -> bool {
+        true
+    }
+
     fn ask<'a>(&'a self, question: &'a Question) -> BoxFuture<'a, Answer>;
 }
 
@@ -205,6 +305,9 @@ pub struct Question {
     pub through: Option<String>,
     pub label: Option<String>,
     pub why: Vec<Confirm>,
+    /// The code that makes the call, if code does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<AskingCode>,
     /// JSON text, secrets hidden, without control characters.
     pub arguments: String,
     /// How many characters of the arguments are left out.
@@ -227,6 +330,7 @@ impl Question {
             through,
             label,
             why,
+            code,
             arguments,
             not_shown,
             ..
@@ -247,6 +351,17 @@ impl Question {
             quoted(caller),
             through.chain(label).collect::<String>()
         ));
+        lines.extend(code.iter().map(|code| {
+            let AskingCode {
+                tool,
+                digest,
+                calls,
+            } = code;
+            format!(
+                "  called by  code of {tool} (SHA-256 {digest}); a yes is for {calls} calls of this \
+                tool, whatever their arguments"
+            )
+        }));
         let rest = if *not_shown > 0 {
             format!(" … and {not_shown} more characters")
         } else {

@@ -4,9 +4,10 @@
 use crate::manifest::{Handler, Language, ToolPaths};
 use crate::packages::{self, PackageRequirements, ScriptLocation};
 use crate::policy::packages::Ecosystem;
-use crate::policy::{Allowance, Decision, FileProblem, Machine, Policies};
+use crate::policy::{self, Allowance, Decision, FileProblem, Machine, Policies};
 use crate::registry::{Snapshot, Tool};
 use std::path::Path;
+use std::sync::Arc;
 
 /// What policy decides about a tool, with what its files ask for now.
 pub fn decide(
@@ -80,7 +81,8 @@ pub(super) fn of_source(
         manifest: "".into(),
         base: "".into(),
         script: None,
-        folder: "/tmp".into(),
+        folder: crate::sandbox::CALL_FOLDER.into(),
+        links: Vec::new(),
     };
     let target = crate::policy::RunTarget {
         site: site.clone(),
@@ -121,7 +123,7 @@ impl ScriptOfTool<'_> {
             .filter(|found| !matches!(found, Ok(None)))
             .or_else(|| of_policy(decision, self.language, self.is_run));
         let Some(found) = found else { return };
-        let by_hand = by_hand(decision, self.site, self.language);
+        let by_hand = by_hand(decision, self.site, self.language, &found);
         decision.add_requirements(found, by_hand, machine);
     }
 
@@ -134,8 +136,9 @@ impl ScriptOfTool<'_> {
     ) -> Option<Result<Option<PackageRequirements>, FileProblem>> {
         Some(packages::find(&ScriptLocation {
             script: self.site.script.as_deref()?,
+            own: &self.site.folder,
             language: self.language,
-            python: version.filter(|_| self.language == Language::Python),
+            version: version.filter(|_| self.language != Language::Wasm),
             alone: self.is_guest || self.site.folder == self.site.base,
             ignore_lock,
             writer: &|path: &Path| snapshot.written.by(path),
@@ -183,19 +186,50 @@ fn of_policy(
 
 /// Says where packages were installed by hand: for the interpreter that the policy names, or beside
 /// the script.
-fn by_hand(decision: &Decision, site: &ToolPaths, language: Language) -> Option<&'static str> {
-    let named = decision
-        .grants
-        .runtime
-        .as_ref()
-        .is_some_and(|runtime| runtime.found != "PATH");
+fn by_hand(
+    decision: &Decision,
+    site: &ToolPaths,
+    language: Language,
+    found: &Result<Option<PackageRequirements>, FileProblem>,
+) -> Option<&'static str> {
+    let runtime = decision.grants.runtime.as_ref();
     match language {
-        Language::Python if named => {
+        Language::Python if runtime.is_some_and(|runtime| runtime.found != "PATH") => {
             Some("toolhost assumes that the interpreter of its policy has them")
+        }
+        Language::Python => {
+            let Ok(Some(required)) = found else {
+                return None;
+            };
+            if runtime?.environment.is_some() && !required.locked {
+                return Some("the virtual environment beside the script has them (not checked)");
+            }
+            let has_all = packages::installed::has_all(runtime?, &required.requires);
+            // A lock of uv beside them is a second file.
+            (has_all && !required.locked && required.inputs.len() == 1)
+                .then_some("the interpreter of this machine has them (not checked)")
         }
         Language::Nodejs | Language::Bun if site.folder.join("node_modules").is_dir() => {
             Some("node_modules beside the script is used unchanged")
         }
         _ => None,
     }
+}
+
+/// Ends the description of the tool that runs source text with the packages which the text may use.
+pub fn name_packages(tool: &mut Arc<Tool>, decide: impl FnOnce(&Arc<Tool>) -> Decision) {
+    if tool.manifest.id != policy::RUN_CODE {
+        return;
+    }
+    let decision = decide(tool);
+    let required = decision.packages.runs.first();
+    let Some(required) = required.and_then(|run| run.packages.required.as_ref()) else {
+        return;
+    };
+    let packages = required.packages.iter();
+    let packages: Vec<String> = packages
+        .map(|package| format!("{} {}", package.name, package.version))
+        .collect();
+    let manifest = &mut Arc::make_mut(tool).manifest;
+    Arc::make_mut(manifest).description += &format!("\nPython packages: {}.", packages.join(", "));
 }

@@ -47,6 +47,7 @@ pub(super) fn call(ended: &CallEnded) {
                     target: "toolhost::call",
                     Level::$level,
                     call = shown(&line.call),
+                    parent = line.parent,
                     trace = line.trace,
                     user = shown(&ended.caller),
                     label = shown(line.label.as_deref().unwrap_or_default()),

@@ -18,6 +18,10 @@ pub(super) struct ScriptArguments {
     pub language: Option<Language>,
     pub input: Value,
     pub timeout_ms: Option<u64>,
+    /// The tools that the code may call.
+    pub tools: Vec<String>,
+    /// The name of the session in which the code goes on.
+    pub session: Option<String>,
     /// Literals for the environment of this run.
     pub env: BTreeMap<String, String>,
 }
@@ -52,6 +56,10 @@ impl ScriptArguments {
                 .push(format!("Input parameter '{needed}' is required."));
         }
         fields.take("toolId", "a string", text);
+        // The files themselves were taken out already.
+        fields.take("files", "a list of files", |value| {
+            value.is_array().then_some(())
+        });
         let read = ScriptArguments {
             script: script.unwrap_or_default(),
             language: fields.take(
@@ -67,6 +75,19 @@ impl ScriptArguments {
             timeout_ms: fields.take("timeoutMs", &at_least, |value: Value| {
                 json::whole(&value).filter(|ms| *ms >= quantity::MIN_TIMEOUT_MS)
             }),
+            tools: match method {
+                ScriptMethod::Execute => None,
+                ScriptMethod::RunCode => fields.take("tools", "a list of toolIds", |tools| {
+                    serde_json::from_value(tools).ok()
+                }),
+            }
+            .unwrap_or_default(),
+            session: match method {
+                ScriptMethod::Execute => None,
+                ScriptMethod::RunCode => fields.take("session", SESSION_NAME, |name| {
+                    text(name).filter(|name| is_session_name(name))
+                }),
+            },
             env: match method {
                 ScriptMethod::Execute => fields.take("env", "an object of strings", |env| {
                     serde_json::from_value(env).ok()
@@ -88,6 +109,13 @@ impl ScriptArguments {
             Err(Fault::of_flaws(Kind::ParameterValidationError, flaws))
         }
     }
+}
+
+const SESSION_NAME: &str = "1 to 64 letters, digits, `_` or `-`";
+
+fn is_session_name(name: &str) -> bool {
+    let takes = |it: u8| it.is_ascii_alphanumeric() || it == b'_' || it == b'-';
+    (1..=64).contains(&name.len()) && name.bytes().all(takes)
 }
 
 /// Arguments that are not read yet, and what is wrong with the others.

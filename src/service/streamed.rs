@@ -2,12 +2,12 @@
 //! Secrets in them are hidden, also one that spans two parts.
 
 use super::output;
-use super::record::{CallRecord, add_line};
+use super::record::{CallRecord, add_line, lost_lines};
 use super::redaction::Redaction;
 use super::request::{Event, EventStream};
 use super::target::Decided;
 use crate::base::mask::TextStream;
-use crate::executor::{self, CallDeadline, Progress};
+use crate::executor::{self, CallDeadline, Progress, ToolReceiver};
 use crate::fault::Fault;
 use crate::quantity::{LARGE_TEXT_BYTES, Limit};
 use std::sync::Arc;
@@ -98,6 +98,23 @@ impl StreamedAnswer {
                 Event::Part(shown)
             }
         });
+        Ok(())
+    }
+
+    /// Hands on what the tool has sent before its end.
+    pub async fn finish(
+        &mut self,
+        mut received: ToolReceiver,
+        record: &mut CallRecord,
+        stream: &mut EventStream,
+    ) -> Result<(), Fault> {
+        while let Some(event) = received.try_next() {
+            self.push(event, record, stream).await?;
+        }
+        self.flush(record, stream).await?;
+        if let Some(line) = lost_lines(received.lost()) {
+            self.log(&line, record);
+        }
         Ok(())
     }
 

@@ -14,15 +14,19 @@ use super::output::{AskableClient, Questions};
 use super::record::CallRecord;
 use super::redaction::Redaction;
 use super::report::CallResult;
-use super::requirements;
 use super::script::{ScriptArguments, language_of, language_of_source};
+use super::sessions;
+use super::{ready, requirements};
+use crate::base::semaphore::Permit;
 use crate::base::text::printable;
 use crate::executor::method::{self, Method, ScriptMethod};
-use crate::executor::{CallDeadline, Executor};
+use crate::executor::{CallDeadline, Executor, SessionCall, SessionId};
 use crate::manifest::{Handler, Language, Manifest, ToolPaths, arguments, environment};
 use crate::packages::FileStamps;
+use crate::packages::store::EnvironmentLease;
+use crate::policy::InputFile;
 use crate::quantity::{Limit, MIB};
-use crate::{base, executor, fault, policy, quantity, registry, sandbox};
+use crate::{base, executor, fault, policy, quantity, registry, runtimes, sandbox};
 use fault::{Fault, Kind};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -47,8 +51,19 @@ pub(super) struct Decided {
     pub input: Value,
     pub redaction: Arc<Redaction>,
     pub timeout_ms: Option<u64>,
+    pub files: Files,
     /// The answer is an envelope.
     pub enveloped: bool,
+}
+
+/// The files of a call.
+#[derive(Default)]
+pub(super) struct Files {
+    pub all: Vec<InputFile>,
+    /// SHA-256 of what they hold, where a person is asked about the call.
+    pub digest: Option<String>,
+    /// Their memory.
+    pub _charged: Option<Permit>,
 }
 
 /// The code that runs, and the variables that the call sets for it.
@@ -57,6 +72,10 @@ pub(super) struct Code {
     /// The file that runs, as it was read for this decision.
     pub script: Option<Arc<policy::Script>>,
     pub source: Option<String>,
+    /// The name of the session in which it goes on.
+    pub session: Option<String>,
+    /// The tools that it may call.
+    pub tools: Vec<Arc<registry::Tool>>,
     pub env: BTreeMap<String, String>,
 }
 
@@ -64,6 +83,15 @@ impl Decided {
     /// SHA-256 over the whole decision: who calls and under which rules, which tool, whose script,
     /// what it may touch. Debug text has every member, also those that are added later.
     pub fn digest(&self) -> String {
+        self.digest_with([self.found.timeout_ms, self.timeout_ms])
+    }
+
+    /// As `digest`, for calls that differ in what time they have.
+    pub fn digest_without_times(&self) -> String {
+        self.digest_with([None; 2])
+    }
+
+    fn digest_with(&self, times: [Option<u64>; 2]) -> String {
         let FoundTool {
             call: _,
             label: _,
@@ -71,7 +99,8 @@ impl Decided {
             rights,
             tool,
             decided,
-            timeout_ms,
+            timeout_ms: _,
+            at_machine: _,
             explain,
             deadline: _,
         } = &self.found;
@@ -88,11 +117,11 @@ impl Decided {
             &self.decided.decision,
             &self.code.site,
             script,
-            self.timeout_ms,
+            times[1],
         );
         let whole = format!(
             "{:?}",
-            (rights, tool, &decided.decision, timeout_ms, explain, runs)
+            (rights, tool, &decided.decision, times[0], explain, runs)
         );
         base::sha256_hex(whole.as_bytes())
     }
@@ -108,6 +137,21 @@ impl Decided {
         } else {
             limit
         }
+    }
+
+    /// The session that serves the call.
+    pub fn session(&mut self, environment: Option<EnvironmentLease>) -> Option<SessionCall> {
+        let FoundTool { rights, tool, .. } = &self.found;
+        self.code.session.take().map(|name| SessionCall {
+            id: SessionId {
+                principal: rights.principal.clone(),
+                caller: rights.caller.user.clone(),
+                tool: tool.reference(),
+                name,
+            },
+            digest: ready::digest(tool, &self.decided.decision, None),
+            environment,
+        })
     }
 
     pub fn may_ask(&self) -> bool {
@@ -238,6 +282,7 @@ impl Targets<'_> {
         }
         let executor = self.catalog.executor(handler)?;
         let script = read_script(&*executor, &decided.decision, &found.deadline).await?;
+        let offered = offered(&found, &decided.decision);
         Ok(Decided {
             tools: vec![tool.manifest.id.clone()],
             executor,
@@ -247,11 +292,14 @@ impl Targets<'_> {
                 site: tool.site.clone(),
                 script,
                 source: None,
+                session: None,
+                tools: offered,
                 env: BTreeMap::new(),
             },
             input: arguments.input,
             redaction: arguments.redaction,
             timeout_ms,
+            files: Files::default(),
             enveloped: false,
             found,
         })
@@ -267,6 +315,7 @@ impl Targets<'_> {
             input,
             mut redaction,
             withheld,
+            files: _,
         }: CheckedArguments,
         record: &mut CallRecord,
     ) -> Result<Decided, Fault> {
@@ -323,6 +372,10 @@ impl Targets<'_> {
             .refused()
             .map_or(Ok(()), |fault| Err(fault.clone()))?;
         check_env(&given.env, &owners)?;
+        if given.session.is_some() {
+            sessions::check(&given.tools, &input, language, &decision)?;
+        }
+        let tools = named(&given.tools, language, offered(&found, &decision), &found)?;
         let executor = self.catalog.script_executor(language)?;
         let script = read_script(&*executor, &decision, &deadline).await?;
         Ok(Decided {
@@ -337,11 +390,14 @@ impl Targets<'_> {
                 site,
                 script,
                 source,
+                session: given.session,
+                tools,
                 env: given.env,
             },
             input,
             redaction,
             timeout_ms,
+            files: Files::default(),
             enveloped: true,
             found,
         })
@@ -377,7 +433,8 @@ impl Targets<'_> {
                     manifest: PathBuf::new(),
                     base: PathBuf::new(),
                     script: None,
-                    folder: "/tmp".into(),
+                    folder: sandbox::CALL_FOLDER.into(),
+                    links: Vec::new(),
                 },
                 owners: Vec::new(),
                 language: language_of_source(fixed, given.language)?,
@@ -611,7 +668,7 @@ async fn with_packages(
         || site
             .script
             .as_deref()
-            .is_some_and(|script| FileStamps::read(script).is_long());
+            .is_some_and(|script| FileStamps::read(script, &site.folder).is_long());
     deadline
         .run(long, move || {
             let script = requirements::ScriptOfTool {
@@ -639,6 +696,58 @@ async fn read_script(
             .map(|script| Some(Arc::new(script))),
         _ => Ok(None),
     }
+}
+
+/// The tools that a call's code is offered: of those that it may call, those that its caller may
+/// call, too, each once.
+fn offered(found: &FoundTool, decision: &policy::Decision) -> Vec<Arc<registry::Tool>> {
+    let grants = &decision.grants.calls;
+    if grants.is_empty() {
+        return Vec::new();
+    }
+    let mut tools = found.decisions.snapshot.list(&registry::Filter::default());
+    tools.retain(|tool| {
+        let id = &tool.manifest.id;
+        found.rights.may_call(id) && grants.iter().any(|grant| grant.tool.matches(id))
+    });
+    // The newest version describes it.
+    tools.reverse();
+    tools.dedup_by(|tool, newer| tool.manifest.id == newer.manifest.id);
+    tools
+}
+
+/// Those of the offered tools that code names. Refuses others, and a language without a way to call.
+fn named(
+    names: &[String],
+    language: Language,
+    mut offered: Vec<Arc<registry::Tool>>,
+    found: &FoundTool,
+) -> Result<Vec<Arc<registry::Tool>>, Fault> {
+    if !names.is_empty() && runtimes::calls_shim(language).is_none() {
+        let message = format!("Code in {} cannot call tools.", language.name());
+        return Err(Fault::new(Kind::ParameterValidationError, message));
+    }
+    // Models know a tool by a name without a colon.
+    let ids: Vec<String> = names
+        .iter()
+        .map(|name| {
+            if name.contains(':') {
+                name.clone()
+            } else {
+                name.replacen("__", ":", 1)
+            }
+        })
+        .collect();
+    let is_offered = |id: &String| offered.iter().any(|tool| tool.manifest.id == *id);
+    if let Some(id) = ids.iter().find(|id| !is_offered(id)) {
+        if !id.contains(':') || id.contains('*') {
+            let message = "`tools` names tools by their whole ids, such as data:query.";
+            return Err(Fault::new(Kind::ParameterValidationError, message));
+        }
+        return Err(found.call_advice(ids.clone()).refuse(id));
+    }
+    offered.retain(|tool| ids.contains(&tool.manifest.id));
+    Ok(offered)
 }
 
 /// A call sets only variables that the script's own manifests declare: a program that the script

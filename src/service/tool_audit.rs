@@ -5,6 +5,7 @@ use super::script::digest_of_script;
 use super::{packages, readiness};
 use crate::fault::Fault;
 use crate::policy;
+use crate::registry::Filter;
 use serde_json::{Value, json};
 
 /// What a tool requests, is allowed and gets, if it were called now; and the denials of its
@@ -29,6 +30,14 @@ pub fn tool(service: &Service, reference: &str) -> Result<Value, Fault> {
             .as_deref()
             .and_then(digest_of_script)
     );
+    if !decision.grants.calls.is_empty() {
+        let tools = decisions.snapshot.list(&Filter::default());
+        let all = tools
+            .iter()
+            .map(|tool| decisions.decided(tool).decision.clone());
+        let all: Vec<policy::Decision> = all.collect();
+        report["reaches"] = json!(policy::audit::reached(&decision, &all));
+    }
     report[policy::audit::LAST_DENIALS] = match service.audit.last_denials(&tool, &decision) {
         Ok(last) => json!(last),
         Err(why) => json!({ "unreadable": why }),

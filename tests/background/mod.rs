@@ -4,6 +4,7 @@
 use crate::prelude::*;
 mod callbacks;
 mod calls;
+mod observations;
 mod restart;
 mod status;
 

@@ -10,7 +10,7 @@ mod secrets;
 mod waits;
 
 /// The name by which the command line's user authenticates.
-fn me(who: Who) -> String {
+pub fn me(who: Who) -> String {
     let uid = who
         .uid()
         .map_or_else(nix::unistd::getuid, nix::unistd::Uid::from_raw);

@@ -142,6 +142,18 @@ fn a_suggested_policy_leaves_out_what_no_policy_can_give_and_is_written_to_a_new
     host.put("sandbox-policies/default.policy.toml", DEFAULT);
     let file = host.path("sandbox-policies/t-own.policy.toml");
     let printed = host.suggested("t:own");
+    // The command that it names works in any folder.
+    let (_, command) = printed.split_once("(`toolhost ").unwrap();
+    let (command, _) = command.split_once("`)").unwrap();
+    let program = host.process().get_program().to_owned();
+    let line = format!("{} {command}", program.to_str().unwrap());
+    let mut shell = Command::new("/bin/sh");
+    shell.args(["-c", &line]).current_dir("/");
+    shell.env("XDG_STATE_HOME", host.path("state"));
+    let ended = finish(shell, b"");
+    assert_eq!(ended.code, Some(0), "{line}: {}", ended.stderr);
+    assert_eq!(fs::read_to_string(&file).unwrap(), printed);
+    fs::remove_file(&file).unwrap();
     let out = || {
         host.run(&[
             "audit",

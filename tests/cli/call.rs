@@ -247,7 +247,7 @@ fn an_interrupt_while_input_is_awaited_is_an_outcome() {
         Signal::SIGTERM,
     )
     .unwrap();
-    let (started, _open) = (Instant::now(), child.stdin.take());
+    let (started, _open) = (Stopwatch::start(), child.stdin.take());
     let output = child.wait_with_output().unwrap();
     assert!(
         started.elapsed() < Duration::from_secs(5),

@@ -223,6 +223,21 @@ fn a_policy_of_an_announced_tool_is_not_a_mistake() {
 }
 
 #[test]
+fn a_manifest_that_is_broken_is_no_typo_of_its_policy() {
+    let host = host();
+    host.policy("name = \"x\"\nwhy = \"w\"\ntools = [\"own:tool\"]\n");
+    for (text, is_known) in [("{\"toolId\": \"own:tool\", ", true), ("{", false)] {
+        host.put("user_scripts/tool/tool.tool.json", text);
+        let (_, out, err) = host.run(&["check"]);
+        assert_eq!(
+            !out.contains("names no loaded tool"),
+            is_known,
+            "{out}{err}"
+        );
+    }
+}
+
+#[test]
 fn a_function_that_is_missing_and_a_broken_module_are_found() {
     let host = host();
     let python = "def run():\n    return 1\n";
@@ -619,4 +634,36 @@ fn a_grant_that_nobody_requests_is_noted() {
         !told("used.policy.toml").contains("requests this"),
         "the control"
     );
+}
+
+/// A policy that names an interpreter which is not there: the person reads which and where, an
+/// agent no path, and the tool is not counted as good.
+#[test]
+fn a_missing_interpreter_is_named_to_the_person() {
+    let playground = Playground::with(
+        Who::ours(),
+        &[
+            ("old", "python", "print(1)\n", json!({})),
+            ("new", "python", "print(1)\n", json!({})),
+        ],
+    );
+    let missing = "/opt/none/bin/python3";
+    let rule = format!("[runtimes]\npython = {{ path = \"{missing}\", why = \"t\" }}\n");
+    playground.policy("old", "esc:old", &rule);
+    playground.settle();
+    playground.expect("esc:new", "{}", "ok");
+    let person = playground.cli(&["call", "esc:old", "--input", "{}"]).stderr;
+    assert!(
+        person.contains(missing) && person.contains("old.policy.toml:5"),
+        "{person}"
+    );
+    let agent = Server::start(&playground)
+        .called("esc:old", json!({}))
+        .to_string();
+    assert!(
+        agent.contains("cannot be used here") && !agent.contains(missing),
+        "{agent}"
+    );
+    let text = playground.cli(&["check"]).text();
+    assert!(text.contains("1 unavailable here"), "{text}");
 }

@@ -72,6 +72,7 @@ fn every_field_of_a_manifest_that_changes_is_reported() {
         base: place(""),
         script: path,
         folder,
+        links: Vec::new(),
     };
     let powers = |raw: &Value| {
         let tool = Manifest {
@@ -182,4 +183,70 @@ fn a_script_whose_bytes_changed_is_reported() {
         let (code, _, err) = host.run(&["diff", &host.put("bad.json", bad), "t:one"]);
         assert!(code == 2 && err.contains(why), "{bad}: {err}");
     }
+}
+
+/// A copy of policies elsewhere says the same: relative paths are compared as they are written.
+#[test]
+fn an_unchanged_copy_of_policies_differs_in_nothing() {
+    let host = host();
+    let keyed = "[[secrets.grant]]\nname = \"RATES\"\nwhy = \"w\"\n";
+    let policy = |file: &str| {
+        format!(
+            "name = \"x\"\nwhy = \"w\"\ntools = [\"t:one\"]\n\
+             [files]\nread = [{{ path = \"./**\", why = \"w\" }}]\n{keyed}from = \"file:{file}\"\n"
+        )
+    };
+    host.tool(
+        "t:one",
+        json!({"securityContext": {"requiredCapabilities": ["secret:RATES"]}}),
+    );
+    host.policy(&policy("rates.key"));
+    let locked = "name = \"code\"\nwhy = \"w\"\ntools = [\"core:run-code\"]\n[packages]\n\
+        python = { index = \"default\", lock_file = \"run-code.pylock.toml\", why = \"w\" }\n";
+    host.put("sandbox-policies/code.policy.toml", locked);
+    let lock = "lock-version = \"1.0\"\ncreated-by = \"toolhost\"\npackages = []\n";
+    host.put("sandbox-policies/run-code.pylock.toml", lock);
+    let key = host.put("sandbox-policies/rates.key", "a-secret-of-its-own");
+    fs::set_permissions(key, fs::Permissions::from_mode(0o600)).unwrap();
+    let folder = host.path("sandbox-policies").display().to_string();
+    let diff = |name: &str, change: &dyn Fn()| {
+        let old = host.path(name).display().to_string();
+        let copied = Command::new("/bin/cp")
+            .args(["-rp", &folder, &old])
+            .status();
+        assert!(copied.unwrap().success());
+        change();
+        let (code, out, err) = host.run(&["diff", &old, &folder]);
+        assert_eq!(code, 0, "{out}{err}");
+        out
+    };
+    assert_eq!(diff("copy", &|| {}), SILENT);
+    let other = diff("other", &|| {
+        fs::write(
+            host.path("sandbox-policies/rates.key"),
+            "another-one-of-its-own",
+        )
+        .unwrap();
+    });
+    assert!(
+        other.contains("rates.key") && !other.contains("-its-own"),
+        "{other}"
+    );
+    let moved = diff("moved", &|| host.policy(&policy("others.key")));
+    assert!(
+        moved.contains("file:others.key") && moved.contains("file:rates.key"),
+        "{moved}"
+    );
+    let heads = moved.lines().filter(|line| line.contains("BEFORE"));
+    for head in heads {
+        assert!(head.find("BEFORE") < head.find("NOW"), "{moved}");
+    }
+    let relocked = diff("relocked", &|| {
+        host.put(
+            "sandbox-policies/code.policy.toml",
+            locked.replace("run-code.", "other."),
+        );
+        host.put("sandbox-policies/other.pylock.toml", lock);
+    });
+    assert!(relocked.contains("other.pylock.toml"), "{relocked}");
 }

@@ -91,11 +91,13 @@ pub const NETWORK: &[Case] = &[
         control: Control::None("the rows above"),
         ..HELD
     },
-    // No relay listens at such a port, and the kernel answers for it: nobody keeps that.
+    // No relay listens at such a port, and the kernel answers for it: the launcher, or the worker,
+    // notes it.
     Case {
         name: "a port that was not granted",
         probe: r#"{"do":"connect","path":"api.example.com","n":22}"#,
         held: Denied("EACCES", "access-denied"),
+        denials: both("connect api.example.com:22: not granted; manifest"),
         control: reached(PORTS, ALLOW_PORTS, &["tcp 45.20.0.1 22"]),
         ..HELD
     },
@@ -104,6 +106,7 @@ pub const NETWORK: &[Case] = &[
         promises: "P6 P7",
         probe: r#"{"do":"connect","path":"127.0.0.1","n":22}"#,
         held: Denied("EACCES", "access-denied"),
+        denials: both("connect 127.0.0.1:22: not granted; manifest"),
         control: Control::None("network::roads has it"),
         ..HELD
     },

@@ -15,18 +15,18 @@ fn second_name(playground: &Playground, own: &Path) -> bool {
 }
 
 fn mount_below(_: &Playground, own: &Path) -> bool {
-    let inner = own.join("data/inner");
-    fs::create_dir_all(&inner).unwrap();
+    let inner = own.join("deep/inner");
     is_root()
         && Command::new("mount")
             .args(["-t", "tmpfs", "none"])
             .arg(&inner)
             .status()
             .is_ok_and(|s| s.success())
+        && fs::write(inner.join("in.txt"), "of another file system\n").is_ok()
 }
 
 fn unmount(own: &Path) {
-    let _ = Command::new("umount").arg(own.join("data/inner")).status();
+    let _ = Command::new("umount").arg(own.join("deep/inner")).status();
 }
 
 fn folder_is_a_link(playground: &Playground, own: &Path) -> bool {
@@ -46,6 +46,7 @@ fn out_is_a_link(playground: &Playground, own: &Path) -> bool {
 }
 
 const READ_DATA: &str = r#"{"securityContext":{"fileAccess":{"allowRead":["self","data/**"]}}}"#;
+const READ_BELOW: &str = r#"{"securityContext":{"fileAccess":{"allowRead":["self","deep/**"]}}}"#;
 const READ_DEEP: &str =
     r#"{"securityContext":{"fileAccess":{"allowRead":["self","deep/inner/**"]}}}"#;
 const WRITE_OUT: &str =
@@ -137,20 +138,32 @@ macro_rules! needs {
 }
 
 pub const REFUSALS: &[Case] = &[
-    spoilt(
-        "hard link in a write grant",
-        WRITE_OUT,
-        second_name,
-        "out/innocent.txt: has more than one hard link",
-    ),
+    // Not refused: what could lead outside is shown read-only, or left out.
     Case {
+        name: "hard link in a write grant",
+        promises: "P2 P4",
+        manifest: WRITE_OUT,
+        spoil: second_name,
+        probe: r#"{"do":"write","path":"out/innocent.txt"}"#,
+        held: Verdict::Denied("EROFS", "EIO"),
+        control: Control::Granted {
+            manifest: WRITE_OUT,
+            policy: "",
+            ends: Says("ok"),
+            changes: &["out", "out/innocent.txt"],
+        },
+        ..CASE
+    },
+    Case {
+        name: "mount point in a read grant",
+        promises: "P2",
+        manifest: READ_BELOW,
+        spoil: mount_below,
         restore: unmount,
-        ..spoilt(
-            "mount point in a read grant",
-            READ_DATA,
-            mount_below,
-            "data/inner is mounted inside the granted",
-        )
+        probe: r#"{"do":"read","path":"deep/inner/in.txt"}"#,
+        held: Verdict::Denied("ENOENT", "ENOENT"),
+        control: Control::Unspoilt,
+        ..CASE
     },
     spoilt(
         "read grant is a link",

@@ -203,7 +203,7 @@ fn waiters_on_a_granted_file_stay_where_they_are() {
         };
         for (inside, woken) in [(false, "left"), (true, "woken")] {
             // Only the control is not woken, and waits to the end.
-            let patience = if inside { "60" } else { "5" };
+            let patience = if inside { "60" } else { "15" };
             let mut waiter = run("waits")
                 .arg(patience)
                 .stdout(Stdio::piped())
@@ -348,18 +348,23 @@ fn one_callers_spinners_leave_another_its_share() {
     wait_for("the spinners spin", || {
         processes_of(&spin).len() >= calls * each
     });
-    // A short piece of work is lucky now and then: it is measured again.
-    let measured: Vec<(f64, f64)> = (0..3).map(|_| (took(&quiet), took(&loud))).collect();
-    assert!(
-        measured.iter().any(|(other, same)| *same > 2.0 * other),
-        "seconds beside another's spinners, and beside its own: {measured:?}"
-    );
     // The groups of its calls lie in one group, which goes with the last of them.
     let pids: Vec<u32> = processes_of(&spin).iter().map(|(pid, _)| *pid).collect();
     let mut groups = groups_of(&pids);
     groups.retain(|group| !group.parent().unwrap().ends_with("toolhost"));
     let above: BTreeSet<_> = groups.iter().map(|group| group.parent().unwrap()).collect();
     assert!(groups.len() == calls && above.len() == 1, "{groups:?}");
+    // A short piece of work is lucky now and then, and other tests run: it is measured again.
+    let mut measured = Vec::new();
+    let has_its_share = (0..10).any(|_| {
+        let (other, same) = (took(&quiet), took(&loud));
+        measured.push((other, same));
+        same > 2.0 * other
+    });
+    assert!(
+        has_its_share,
+        "seconds beside another's spinners, and beside its own: {measured:?}"
+    );
     drop(spinning);
     let mut web = web;
     web.signal(Signal::SIGTERM);
@@ -433,18 +438,25 @@ fn spinners_outside_keep_others_waiting() {
         .write_all(br#"{"n": 22, "s": 60}"#)
         .unwrap();
     spin.stderr.take().unwrap().read_exact(&mut [0; 6]).unwrap();
-    let mut work = playground.outside(PYTHON);
-    work.args([
-        "-c",
-        "import time\nbegan, spent = time.time(), time.process_time()\n\
-         while time.process_time() < spent + 0.2:\n    pass\nprint(time.time() - began)\n",
-    ]);
-    let took = finish(work, b"").out.as_f64().unwrap();
+    let took = || {
+        let mut work = playground.outside(PYTHON);
+        work.args([
+            "-c",
+            "import time\nbegan, spent = time.time(), time.process_time()\n\
+             while time.process_time() < spent + 0.2:\n    pass\nprint(time.time() - began)\n",
+        ]);
+        finish(work, b"").out.as_f64().unwrap()
+    };
+    // The first may come before most of the spinners.
+    let longest = (0..10).map(|_| took()).find(|seconds| *seconds > 0.5);
     for (pid, _) in processes_of(&script.display().to_string()) {
         let _ = kill(Pid::from_raw(pid.try_into().unwrap()), Signal::SIGKILL);
     }
     spin.wait().unwrap();
-    assert!(took > 0.5, "a fifth of a second of work took {took} s");
+    assert!(
+        longest.is_some(),
+        "a fifth of a second of work never took half a second"
+    );
 }
 
 /// What the kernel does with a process that crashes, put back in the end.

@@ -102,11 +102,11 @@ fn a_host_that_is_killed_leaves_nothing() {
                 .status()
                 .unwrap();
             assert!(sent.success());
-            let died = Instant::now();
+            let died = Stopwatch::start();
             child.wait().unwrap();
             let took = died.elapsed();
             assert!(
-                took < Duration::from_secs(2),
+                took < Duration::from_secs(10),
                 "{who:?}: SIG{signal}: the host took {took:?}"
             );
             playground.assert_quiet(&format!("{who:?}: SIG{signal}"));
@@ -406,22 +406,24 @@ fn arguments_widen_nothing() {
 fn descriptors_on_their_way_stop_no_other_call() {
     let playground = Playground::new(Who::Apart, "/var/tmp");
     let send = "import array, json, socket, sys, time\nkept, sent, most = [], 0, \
-        json.load(sys.stdin)['most']\ntry:\n    while sent < most:\n        \
-        kept.append(socket.socketpair())\n        kept[-1][0].sendmsg([b'x'], [(1, 1, \
-        array.array('i', [0] * 250))])\n        sent += 250\nexcept OSError as e:\n    sent = \
+        json.load(sys.stdin)['most']\ndef send():\n    global sent\n    while sent < most:\n        \
+        pair = socket.socketpair()\n        pair[0].sendmsg([b'x'], [(1, 1, array.array('i', [0] * \
+        250))])\n        kept.append(pair)\n        sent += 250\n    return sent\ndef \
+        tried():\n    try:\n        return send()\n    except OSError as e:\n        return \
         e.errno\n";
     let long = json!({"execution": {"timeoutMs": 120_000}});
+    // It goes on, since a control that sends at the same time takes some of what it could send.
     playground.tool(
         "sender",
         "python",
-        &format!("{send}time.sleep(110)\nprint(sent)\n"),
+        &format!("{send}for _ in range(1100):\n    tried()\n    time.sleep(0.1)\n"),
         long,
     );
     playground.tool("next", "python", "print(1)\n", json!({}));
     playground.settle();
     fs::write(
         playground.path("home/send.py"),
-        format!("{send}print(sent)\n"),
+        format!("{send}print(tried())\n"),
     )
     .unwrap();
     let few = |most: u64| {

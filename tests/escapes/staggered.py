@@ -2,7 +2,10 @@
 import errno, json, os, signal, sys, time
 
 n = json.load(sys.stdin)["n"]
-found = sorted(os.listdir("/tmp") + os.listdir("/dev/shm"))
+# Each call has these folders, empty.
+own = {"/tmp/call", "/tmp/call/input", "/tmp/call/output"}
+below = {os.path.join(at, name) for at, folders, files in os.walk("/tmp") for name in folders + files}
+found = sorted(below - own) + os.listdir("/dev/shm")
 for folder in ("/tmp", "/dev/shm"):
     with open("%s/secret-%d" % (folder, n), "w") as f:
         f.write(str(n))

@@ -24,9 +24,10 @@ def inside(path):
     return said
 def chain(path):
     n = len(os.listdir("/tmp/c"))
-    for i in range(30):
+    # The kernel counts links twice where it looks anew (namei.c), and allows 40.
+    for i in range(18):
         os.symlink(f"../c/l{n}-{i + 1}", f"/tmp/c/l{n}-{i}")
-    os.symlink("../.." + path, f"/tmp/c/l{n}-30")
+    os.symlink("../.." + path, f"/tmp/c/l{n}-18")
     return plain(f"/tmp/c/l{n}-0")
 os.mkdir("/tmp/c")
 root = os.open("/", os.O_PATH)

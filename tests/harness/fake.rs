@@ -173,7 +173,7 @@ pub fn world_of(settings: Settings, more: impl FnOnce(&Path, &mut Executors)) ->
             "wrong",
             json!({"output": {"type": "object", "required": ["sum"]}}),
         ),
-        ("long_running", json!({"execution": {"timeoutMs": 200}})),
+        ("long_running", json!({"execution": {"timeoutMs": 1500}})),
         (
             "fails",
             json!({"execution": {"env": {"KEY": "none"}}, "parameters": {"type": "object", "properties": {
@@ -221,6 +221,7 @@ pub fn machine() -> policy::Machine {
         roots: vec!["/usr".into()],
         version: "3.12".into(),
         found: "PATH".into(),
+        environment: None,
     };
     policy::Machine {
         runtimes: BTreeMap::from([(Language::Python, python)]),

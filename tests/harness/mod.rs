@@ -12,6 +12,7 @@ mod playground;
 mod program;
 mod server;
 mod service;
+mod stopwatch;
 mod who;
 
 pub use certificates::certificates;
@@ -25,6 +26,7 @@ pub use program::{
 };
 pub use server::{Server, holds_at_rest, kind, words};
 pub use service::service;
+pub use stopwatch::Stopwatch;
 pub use who::{Who, as_everyone, as_ours_with, found, has, is_root, missing, skipped};
 
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 //! Programs: the one copy of the binary, how a command ended, and waiting for what can be seen.
 
-use super::PATIENCE;
+use super::{PATIENCE, Stopwatch};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -131,7 +131,7 @@ pub fn fits(wanted: &str, ended: &Ended) -> Result<(), String> {
 
 /// Runs a command to its end with this input; kills it when patience is over.
 pub fn finish(mut command: Command, input: &[u8]) -> Ended {
-    let started = Instant::now();
+    let (started, idle) = (Instant::now(), Stopwatch::start());
     let mut child = command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -154,7 +154,7 @@ pub fn finish(mut command: Command, input: &[u8]) -> Ended {
         }
         std::thread::sleep(Duration::from_millis(5));
     };
-    let took = started.elapsed();
+    let took = idle.elapsed();
     writer.join().unwrap();
     let (stdout, stderr) = (
         stdout.join().unwrap(),
@@ -244,9 +244,10 @@ pub fn wait_for(what: &str, seen: impl FnMut() -> bool) {
 
 /// Waits until it is so, and fails when this time is over.
 pub fn within(time: Duration, what: &str, mut seen: impl FnMut() -> bool) {
-    let until = Instant::now() + time;
+    let (idle, began) = (Stopwatch::start(), Instant::now());
     while !seen() {
-        assert!(Instant::now() < until, "not within {time:?}: {what}");
+        let late = idle.elapsed() > time || began.elapsed() > time.max(PATIENCE);
+        assert!(!late, "not within {time:?}: {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }

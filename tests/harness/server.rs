@@ -118,11 +118,7 @@ impl Server {
 
     /// One answer for each id, no more.
     pub fn answers(&mut self, ids: &[u64]) -> BTreeMap<u64, Value> {
-        self.answers_within(ids, PATIENCE)
-    }
-
-    pub fn answers_within(&mut self, ids: &[u64], time: Duration) -> BTreeMap<u64, Value> {
-        let until = Instant::now() + time;
+        let until = Instant::now() + PATIENCE;
         let mut found = BTreeMap::new();
         while found.len() < ids.len() {
             let left = until.saturating_duration_since(Instant::now());

@@ -15,6 +15,7 @@ use toolhost::{policy, registry, runtimes};
 /// An executor of scripts, and these methods.
 pub fn executors(scripts: Arc<impl Executor + 'static>, methods: Methods) -> Executors {
     Executors {
+        ready: None,
         process: Some(scripts),
         wasm: None,
         remote: None,
@@ -44,6 +45,7 @@ pub fn service_on(
         .unwrap();
     let policies = policy::Policies::load(&root.join("sandbox-policies"), root).unwrap();
     Service::new(Components {
+        artifacts: toolhost::service::Artifacts::new(None, Default::default()),
         packages: toolhost::service::packages::BuildSettings::none("a test without packages"),
         registry: Arc::new(registry),
         rules: Rules {

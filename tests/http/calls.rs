@@ -295,7 +295,7 @@ fn told_to_stop_it_lets_calls_end_and_told_again_it_does_not() {
             (503, Some("1")),
             "{refused:?}"
         );
-        let began = Instant::now();
+        let began = Stopwatch::start();
         match twice {
             true => web.signal(Signal::SIGTERM),
             false => open_gate(&playground, "end"),

@@ -434,7 +434,7 @@ fn what_is_no_message_is_refused_and_a_reload_is_told_to_those_who_listen() {
     heard(&mut second, "notifications/tools/list_changed");
     // They do not delay a stopping server.
     web.signal(Signal::SIGTERM);
-    let stopped = Instant::now();
+    let stopped = Stopwatch::start();
     drop([exchanged(first, b""), exchanged(second, b"")]);
     assert!(
         stopped.elapsed() < Duration::from_secs(15),

@@ -255,7 +255,7 @@ impl World {
         let before = self.log().len();
         let ended = finish(command, b"");
         within(
-            Duration::from_secs(2),
+            Duration::from_secs(20),
             &format!("control {url}: {ended:?}"),
             || self.log().len() > before,
         );

@@ -1,5 +1,5 @@
 # What a tool with sockets of its own tries: within its call, and beyond it.
-import errno, http.server, json, multiprocessing, os, socket, sys, tempfile, threading, urllib.request
+import errno, http.server, json, multiprocessing, os, socket, struct, sys, tempfile, threading, urllib.request
 from concurrent.futures import ProcessPoolExecutor
 
 
@@ -72,6 +72,28 @@ def answered(at):
             raise ConnectionResetError(errno.ECONNRESET, "")
 
 
+def resolved(kind, name):
+    # RFC 1035: over TCP a message has its length before it.
+    labels = b"".join(bytes([len(label)]) + label.encode() for label in name.split("."))
+    query = struct.pack(">6H", 1, 0x100, 1, 0, 0, 0) + labels + b"\0" + struct.pack(">2H", 1, 1)
+    with socket.socket(socket.AF_INET, kind) as s:
+        s.settimeout(5)
+        s.connect(("198.18.0.1", 53))
+        framed = kind == socket.SOCK_STREAM
+        s.sendall(struct.pack(">H", len(query)) + query if framed else query)
+        answers = struct.unpack_from(">4H", s.recv(600), 2 if framed else 0)[3]
+        if not answers:
+            raise OSError(errno.ENOENT, "")
+
+
+def descriptor(name):
+    with socket.socket(socket.AF_UNIX) as s:
+        s.settimeout(5)
+        s.connect("\0" + name)
+        (folder,) = socket.recv_fds(s, 1, 1)[1]
+        os.listdir(folder)
+
+
 def main():
     given = json.loads(sys.stdin.read())
     said = {}
@@ -84,6 +106,12 @@ def main():
         "host": lambda: reached(socket.AF_INET, ("127.0.0.1", given["tcp"])),
         "host abstract": lambda: reached(socket.AF_UNIX, "\0" + given["abstract"]),
         "in a write tree": lambda: listening("out/s"),
+        "descriptor": lambda: descriptor(given["descriptors"]),
+        "name": lambda: resolved(socket.SOCK_DGRAM, "api.example.com"),
+        "name by TCP": lambda: resolved(socket.SOCK_STREAM, "api.example.com"),
+        "another name": lambda: resolved(socket.SOCK_DGRAM, "www.example.com"),
+        "another name by TCP": lambda: resolved(socket.SOCK_STREAM, "www.example.com"),
+        "names elsewhere": lambda: answered(("127.0.0.1", 53)),
         "relay": lambda: answered(("127.0.0.1", given["relay"])),
         "relay elsewhere": lambda: answered(("45.20.0.1", given["relay"])),
     }.items():

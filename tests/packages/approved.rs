@@ -343,7 +343,7 @@ fn an_index_gives_what_the_lock_says_or_nothing_and_a_failure_is_remembered() {
     let shop = IndexedHost::new(Who::ours());
     shop.python("one", &["plain==1.0"], ONE);
     shop.policy("shut", "required", false, "");
-    let began = Instant::now();
+    let began = Stopwatch::start();
     // An installer knows of a connection that is reset; why is told beside it, the address to the
     // person alone.
     let ended = shop.expect("one", "DependencyError");
@@ -435,6 +435,13 @@ fn source_text_has_the_packages_of_the_lock_that_its_policy_names() {
     let asked = shop.log().len();
     assert!(call().text().contains("1.0"), "{:?}", call());
     assert_eq!(shop.log().len(), asked, "it is built once");
+    // Who writes the code reads what it may use, and what to ask for.
+    let listed = shop.cli(&["list", "--json"]).text();
+    assert!(listed.contains("Python packages: plain 1.0."), "{listed}");
+    let other = json!({"language": "python", "code": "import sideways"}).to_string();
+    let ended = shop.cli(&["call", "core:run-code", "--json", "--input", &other]);
+    let advice = "`toolhost deps lock core:run-code plain sideways`";
+    assert!(ended.text().contains(advice), "{ended:?}");
     set_mode(&lock, 0o666);
     assert_eq!(
         fits("DependencyError: can be written by others", &call()),
@@ -476,7 +483,7 @@ fn builds_that_take_long_keep_no_caller_waiting() {
     for tool in ["slow", "slower", "quick"] {
         assert!(!is_built(tool), "the control: both places are taken");
     }
-    let began = Instant::now();
+    let began = Stopwatch::start();
     wait_for("the quick build goes on", || is_built("quick"));
     assert!(
         began.elapsed() < Duration::from_secs(60),

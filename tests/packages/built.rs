@@ -370,24 +370,67 @@ fn small_packages_of_the_public_indexes_work() {
         "{\"dependencies\": {\"is-number\": \"7.0.0\"}}",
     )
     .unwrap();
-    let ranges = "ranges = [\"203.0.113.0/24\"]";
-    let config = format!(
-        "[indexes.default]\npython = {{ url = \"https://pypi.org/simple/\", hosts = \
-         [\"files.pythonhosted.org\"], {ranges} }}\nnode = {{ url = \
-         \"https://registry.npmjs.org/\", {ranges} }}\n"
-    );
-    fs::write(shop.playground.path("config.toml"), config).unwrap();
+    use_public_indexes(&shop);
     shop.policy("default", "relaxed", false, "");
     for (host, tool, answer) in [
         ("pypi.org:443", "idna", "ok \"xn--bcher-kva.example\""),
         ("registry.npmjs.org:443", "number", "ok true"),
     ] {
-        let address = host.to_socket_addrs().ok().and_then(|mut all| all.next());
-        match address
-            .is_some_and(|it| TcpStream::connect_timeout(&it, Duration::from_secs(3)).is_ok())
-        {
-            true => drop(shop.expect(tool, answer)),
-            false => skipped(1, &format!("{host} is not reached from here")),
+        if is_reached(host) {
+            shop.expect(tool, answer);
         }
     }
+}
+
+/// A configuration with the indexes that everybody uses.
+pub fn public_indexes() -> String {
+    let ranges = "ranges = [\"203.0.113.0/24\"]";
+    format!(
+        "[indexes.default]\npython = {{ url = \"https://pypi.org/simple/\", hosts = \
+         [\"files.pythonhosted.org\"], {ranges} }}\nnode = {{ url = \
+         \"https://registry.npmjs.org/\", {ranges} }}\n"
+    )
+}
+
+fn use_public_indexes(shop: &IndexedHost) {
+    fs::write(shop.playground.path("config.toml"), public_indexes()).unwrap();
+}
+
+/// False is said as a skipped check.
+pub fn is_reached(host: &str) -> bool {
+    let address = host.to_socket_addrs().ok().and_then(|mut all| all.next());
+    let is_reached =
+        address.is_some_and(|it| TcpStream::connect_timeout(&it, Duration::from_secs(3)).is_ok());
+    if !is_reached {
+        skipped(1, &format!("{host} is not reached from here"));
+    }
+    is_reached
+}
+
+#[test]
+#[ignore = "second stage (.ci/full): needs a package index"]
+fn one_command_locks_and_builds_the_packages_for_data_work() {
+    if !is_reached("pypi.org:443") {
+        return;
+    }
+    let shop = IndexedHost::new(Who::ours());
+    use_public_indexes(&shop);
+    let rest = "[packages]\npython = { index = \"default\", lock_file = \
+                \"run-code.pylock.toml\", why = \"a test\" }\n[limits]\ntimeout_ms = 100_000\n";
+    shop.playground.policy("run", "core:run-code", rest);
+    shop.settle();
+    let code = "import io, json, numpy, openpyxl, pandas, PIL, pypdf\n\
+                import matplotlib.pyplot as plt\n\
+                pandas.DataFrame({'a': [1, 2]}).plot()\nplt.savefig('/tmp/a.png')\n\
+                print(json.dumps(PIL.Image.open('/tmp/a.png').size))\n";
+    let input = json!({"language": "python", "code": code, "timeoutMs": 90_000}).to_string();
+    let call = || shop.cli(&["call", "core:run-code", "--json", "--input", &input]);
+    assert!(call().text().contains("does not exist"), "the control");
+    let made = shop.deps_good(&["lock", "core:run-code", "--preset", "data-python"]);
+    assert!(made.contains("15 packages"), "{made}");
+    let ended = call();
+    assert_eq!(fits("ok [640,480]", &ended), Ok(()));
+    assert_eq!(ended.out["logs"], json!([]), "no warning: {ended:?}");
+    let listed = shop.cli(&["list", "--json"]).text();
+    assert!(listed.contains("pandas 3."), "{listed}");
 }

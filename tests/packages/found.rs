@@ -87,7 +87,7 @@ fn runs(playground: &Playground, name: &str) {
 
 /// The head of a script that says what it requires.
 fn block() -> String {
-    format!("# /// script\n# dependencies = [\"six\"]\n# ///\n{SCRIPT}")
+    format!("# /// script\n# dependencies = [\"sixer\"]\n# ///\n{SCRIPT}")
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn packages_are_off_unless_a_policy_says_so_or_somebody_installed_them() {
         &playground,
         "loose",
         "python",
-        &[("requirements.txt", "six\n")],
+        &[("requirements.txt", "sixer\n")],
         None,
     );
     put(
@@ -145,7 +145,7 @@ fn packages_are_off_unless_a_policy_says_so_or_somebody_installed_them() {
         &playground,
         "python",
         "python",
-        &[("requirements.txt", "six\n")],
+        &[("requirements.txt", "sixer\n")],
         None,
     );
     unavailable(
@@ -197,7 +197,7 @@ fn what_cannot_be_installed_stops_the_call_and_says_why() {
             let usual = if language == "nodejs" {
                 ("package.json", PACKAGE)
             } else {
-                ("requirements.txt", "six\n")
+                ("requirements.txt", "sixer\n")
             };
             let more = Some((file, &*text)).filter(|_| !file.is_empty());
             let files: Vec<_> = [usual].into_iter().chain(more).collect();
@@ -218,9 +218,9 @@ fn what_cannot_be_installed_stops_the_call_and_says_why() {
     let git = "so it was not started: requirements.txt:2: `x @ git+https://h/x` is a git reference";
     says(&playground, &["check"], &[git, "no [indexes.inner] python"]);
     // A package that the policy denies, with its reason.
-    let lock = format!("six==1.16.0 {HASH}\n");
+    let lock = format!("sixer==1.16.0 {HASH}\n");
     let table = format!(
-        "{PYTHON}\ndeny = [{{ name = \"Six\", versions = \"<1.17\", why = \"it has a hole\" }}]"
+        "{PYTHON}\ndeny = [{{ name = \"Sixer\", versions = \"<1.17\", why = \"it has a hole\" }}]"
     );
     put(
         &playground,
@@ -232,7 +232,7 @@ fn what_cannot_be_installed_stops_the_call_and_says_why() {
     unavailable(
         &playground,
         "denied",
-        "DependencyError: six 1.16.0 is denied: it has a hole",
+        "DependencyError: sixer 1.16.0 is denied: it has a hole",
     );
     fs::write(
         playground.path("user_scripts/denied/requirements.txt"),
@@ -250,12 +250,12 @@ fn the_files_of_others_say_nothing_of_a_script() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
     // Directly in a base folder lie the scripts of all.
     playground.tool_at("esc:flat", "python", "flat.py", SCRIPT, json!({}));
-    fs::write(playground.path("user_scripts/requirements.txt"), "six\n").unwrap();
+    fs::write(playground.path("user_scripts/requirements.txt"), "sixer\n").unwrap();
     // A folder above says nothing of a script below.
     playground.tool_at("esc:deep", "python", "top/below/main.py", SCRIPT, json!({}));
     fs::write(
         playground.path("user_scripts/top/requirements.txt"),
-        "six\n",
+        "sixer\n",
     )
     .unwrap();
     // Nor do files among the scripts of tools that lie elsewhere: each of these is a guest there.
@@ -277,7 +277,7 @@ fn the_files_of_others_say_nothing_of_a_script() {
     }
     fs::write(
         playground.path("user_scripts/shared/requirements.txt"),
-        "six\n",
+        "sixer\n",
     )
     .unwrap();
     // The files of another language neither.
@@ -294,7 +294,7 @@ fn the_files_of_others_say_nothing_of_a_script() {
         .for_each(|name| runs(&playground, name));
     fs::write(
         playground.path("user_scripts/top/below/requirements.txt"),
-        "six\n",
+        "sixer\n",
     )
     .unwrap();
     unavailable(&playground, "deep", "CapabilityError: its python packages");
@@ -311,7 +311,7 @@ fn the_files_of_others_say_nothing_of_a_script() {
         &playground,
         "both",
         "python",
-        &[("requirements.txt", "six\n")],
+        &[("requirements.txt", "sixer\n")],
         Some(PYTHON),
     );
     playground.policy("core", "core:execute-python-script", OWN);
@@ -381,7 +381,7 @@ fn a_server_sees_at_once_what_changes_beside_a_script() {
     std::thread::sleep(std::time::Duration::from_millis(1200));
     says("ran");
     says("ran");
-    fs::write(&file, "six\n").unwrap();
+    fs::write(&file, "sixer\n").unwrap();
     says("its python packages (requirements.txt)");
     fs::write(&file, "git+x\n").unwrap();
     says("a git reference");
@@ -394,7 +394,7 @@ fn a_server_sees_at_once_what_changes_beside_a_script() {
 #[test]
 fn every_report_says_what_decides() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
-    let lock = format!("six==1.16.0 {HASH}\n");
+    let lock = format!("sixer==1.16.0 {HASH}\n");
     put(
         &playground,
         "locked",
@@ -408,21 +408,21 @@ fn every_report_says_what_decides() {
         &playground,
         "loose",
         "python",
-        &[("requirements.txt", "six>=1\n")],
+        &[("requirements.txt", "sixer>=1\n")],
         Some(relaxed),
     );
     put(
         &playground,
         "bare",
         "python",
-        &[("requirements.txt", "six>=1\n")],
+        &[("requirements.txt", "sixer>=1\n")],
         None,
     );
     let digest = toolhost::base::sha256_hex(lock.as_bytes());
     let words = [
         "lock required, no builds",
         &digest,
-        "six 1.16.0",
+        "sixer 1.16.0",
         "https://pypi.org/simple/",
     ];
     audited(&playground, "locked", &words);
@@ -431,14 +431,14 @@ fn every_report_says_what_decides() {
         "loose",
         &["warning: not pinned", "builds allowed"],
     );
-    let pinned = "not pinned, so another day may bring another version: six (requirements.txt:1)";
+    let pinned = "not pinned, so another day may bring another version: sixer (requirements.txt:1)";
     says(&playground, &["check"], &[pinned]);
     let can = playground
-        .cli(&["audit", "--who-can", "package:six@1.16.0"])
+        .cli(&["audit", "--who-can", "package:sixer@1.16.0"])
         .text();
     assert!(can.contains("esc:locked@1.0.0: locked at 1.16.0"), "{can}");
     assert!(
-        can.contains("esc:loose@1.0.0: it asks for six >=1, not locked")
+        can.contains("esc:loose@1.0.0: it asks for sixer >=1, not locked")
             && !can.contains("esc:bare"),
         "{can}"
     );
@@ -475,7 +475,7 @@ fn every_report_says_what_decides() {
     playground.settle();
     let words = [
         "python from the index `default`; lock relaxed, builds allowed",
-        "/packages/holds/six",
+        "/packages/holds/sixer",
     ];
     says(
         &playground,
@@ -489,7 +489,7 @@ fn every_report_says_what_decides() {
 #[test]
 fn a_file_that_a_tool_could_write_is_no_credential_of_an_index() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
-    let lock = format!("six==1.16.0 {HASH}\n");
+    let lock = format!("sixer==1.16.0 {HASH}\n");
     let inner = "python = { index = \"inner\", why = \"w\" }";
     put(
         &playground,
@@ -555,7 +555,7 @@ fn the_configuration_says_what_an_index_is() {
         &playground,
         "tool",
         "python",
-        &[("requirements.txt", "six\n")],
+        &[("requirements.txt", "sixer\n")],
         Some(inner),
     );
     let path = playground.path("home/.config/toolhost/config.toml");

@@ -48,8 +48,18 @@ fn code_that_starts_early_runs_inside_the_call_alone_and_a_build_step_sees_nothi
             "build",
             "DependencyError: No matching distribution found for builds",
         );
+        // `deps lock` says so too, and locks it where it may be built.
+        let script = "import builds, json\nprint(json.dumps(builds.could))\n";
+        shop.requiring("sourced", "builds\n", script);
+        let refused = shop.deps(&["lock", "esc:sourced"]).stderr;
+        assert!(
+            refused.contains("only a source archive; allow `builds`"),
+            "{refused}"
+        );
         shop.policy("default", "required", true, "");
         shop.expect("build", "ok []");
+        shop.deps_good(&["lock", "esc:sourced"]);
+        shop.expect("sourced", "ok []");
         let script = "const files = require('hooks');\nconst fs = require('fs');\nconst could = \
                       '/node_modules/hooks/could.json';\nconsole.log(fs.existsSync(could) ? \
                       fs.readFileSync(could, 'utf8') : '\"did not run\"')\n";

@@ -9,6 +9,8 @@ mod hostile;
 mod large;
 mod store;
 
+pub use built::{is_reached, public_indexes};
+
 fn settle(playground: &Playground) {
     for folder in ["user_scripts", "sandbox-policies"] {
         for entry in walkdir::WalkDir::new(playground.path(folder))

@@ -442,7 +442,7 @@ fn run_code_has_scratch_only_and_exists_only_where_a_policy_names_it() {
     assert!(shape(&decision).grants.is_empty());
     assert_eq!(
         (&*shape(&decision).folder, &shape(&decision).script),
-        (Path::new("/tmp"), &None)
+        (Path::new("/tmp/call"), &None)
     );
     assert!(policy::confine(&decision, None, Some("print(1)".into())).is_ok());
     assert_eq!(
@@ -480,6 +480,9 @@ fn every_policy_field_is_read_by_what_enforces_it() {
         secrets: _,        // uses: Shape::secrets, whose values the road reads
         packages: _,       // package_use: Shape::packages
         services: _,       // services::judge → Decision::service
+        calls: _,          // calls: Shape::calls; service: Parent
+        ready: _,          // ready::grant_of → Shape::ready, by which processes are started ahead
+        sessions: _,       // sessions::grant_of → Shape::sessions, by which sessions are kept
         digest,            // decide: Decision::digest
         source: _,         // reports: diff
         authorities: _,    // spec: certificates in the view, and variables that name them

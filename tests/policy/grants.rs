@@ -218,15 +218,14 @@ fn what_is_run_or_obeyed_is_never_written() {
     )]);
     assert!(
         written
-            .by(Path::new("/t/user_scripts/demo/out/x.tool.json"))
+            .by(Path::new("/t/user_scripts/demo/out/x.json"))
             .is_some(),
         "and so it is never loaded"
     );
-    assert!(
-        written
-            .by(Path::new("/t/user_scripts/demo/x.tool.json"))
-            .is_none()
-    );
+    for never in ["out/x.tool.json", "out/package.json", "x.json"] {
+        let path = Path::new("/t/user_scripts/demo").join(never);
+        assert!(written.by(&path).is_none(), "{never} is not published");
+    }
 }
 
 #[test]

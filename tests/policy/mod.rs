@@ -46,12 +46,20 @@ fn requiring(words: &[&str]) -> Manifest {
     tool
 }
 
+fn places() -> policy::suggest::Places<'static> {
+    policy::suggest::Places {
+        root: Path::new("/t"),
+        policies: Path::new("/t/sandbox-policies"),
+    }
+}
+
 fn site() -> ToolPaths {
     ToolPaths {
         manifest: "/t/tool-defs/demo/demo.tool.json".into(),
         base: "/t/user_scripts".into(),
         script: Some("/t/user_scripts/demo/run.py".into()),
         folder: "/t/user_scripts/demo".into(),
+        links: Vec::new(),
     }
 }
 
@@ -63,6 +71,7 @@ fn python(path: &str) -> Runtime {
         roots: vec![Path::new(path).ancestors().nth(2).unwrap().into()],
         version: "3.11.2".into(),
         found: "PATH".into(),
+        environment: None,
     }
 }
 

@@ -10,7 +10,7 @@ fn a_suggested_policy_loads_as_it_is_and_grants_all() {
     tool.limits.insert(Limit::MemoryBytes, 8 << 30);
     tool.requested.capabilities = vec!["env:TOKEN".into()];
     let decision = decide(&tool, &Policies::built_in());
-    let text = policy::suggest::policy(&tool, &site(), &decision, Path::new("/t"));
+    let text = policy::suggest::policy(&tool, &site(), &decision, &places());
     let decision = policy::decide(&tool, &site(), &ruled(&text), &offering("x"));
     assert!(
         decision.denied().next().is_none() && decision.shape.is_ok(),

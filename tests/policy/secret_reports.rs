@@ -49,7 +49,7 @@ fn every_report_speaks_of_secrets() {
         &tool,
         &site(),
         &decide(&tool, &Policies::built_in()),
-        Path::new("/t"),
+        &places(),
     );
     assert_eq!(granted(&decide(&tool, &ruled(&suggested))), ["A", "B"]);
 }
@@ -109,7 +109,7 @@ fn a_diff_reads_where_a_secret_lies_and_how_it_is_used() {
     for (old, new, more, less) in [
         (&nothing, &plain, with(""), String::new()),
         (&nothing, &env, variable("env:A"), String::new()),
-        (&env, &file, variable("file:/t/p/a"), variable("env:A")),
+        (&env, &file, variable("file:a"), variable("env:A")),
         (&env, &plain, with(""), variable("env:A")),
         (&plain, &get, String::new(), with("")),
         (&get, &two, with(", only PUT GET"), String::new()),
@@ -157,6 +157,6 @@ fn a_diff_reads_where_a_secret_lies_and_how_it_is_used() {
     };
     assert_eq!(
         lines(capped(&[]), capped(&["A"]))[0],
-        variable("file:/t/p/keys/A")
+        variable("file:keys/A")
     );
 }

@@ -105,6 +105,7 @@ fn every_command_of_the_documents_is_one() {
     assert!(commands.len() >= 15, "{commands:?}");
     let playground = shipped::playground(Who::ours());
     put(&playground, "reply.txt", &blocks("ACTION.md", "xml")[0]);
+    put(&playground, "sales.csv", "a,b\n1,2\n");
     playground.settle();
     let call = playground.call("data:csv-summary", "{}").out["id"]
         .as_str()

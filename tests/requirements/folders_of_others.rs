@@ -131,11 +131,11 @@ fn a_refused_call_makes_no_folder_and_leaves_nothing_in_the_ledger() {
             "{}",
             "SecurityError: a writable folder holds packages",
         );
-        fs::hard_link(folder.join("kept/a"), folder.join("linked")).unwrap();
+        fs::create_dir(folder.join("kept/node_modules")).unwrap();
         playground.expect(
             "esc:writer",
             "{}",
-            "SecurityError: a writable folder holds a hard-linked file",
+            "SecurityError: a writable folder holds packages",
         );
         let made = |name: &str| folder.join(name).exists();
         let ledger =
@@ -146,7 +146,7 @@ fn a_refused_call_makes_no_folder_and_leaves_nothing_in_the_ledger() {
             "{who:?}: a refused call made a folder"
         );
         assert!(!ledger().contains(&kept), "{who:?}: {}", ledger());
-        fs::remove_file(folder.join("linked")).unwrap();
+        fs::remove_dir(folder.join("kept/node_modules")).unwrap();
         playground.expect("esc:writer", "{}", "ok 1");
         assert!(
             made("first/deep") && made("out"),

@@ -29,12 +29,12 @@ mod tool_logs;
 use crate::prelude::*;
 
 /// A manifest that asks for these files.
-fn files(read: &[&str], write: &[&str]) -> Value {
+pub fn files(read: &[&str], write: &[&str]) -> Value {
     json!({"securityContext": {"fileAccess": {"allowRead": read, "allowWrite": write}}})
 }
 
 /// Writes a file of the playground, and makes the folders above it.
-fn put(playground: &Playground, path: impl AsRef<Path>, text: impl AsRef<[u8]>) -> PathBuf {
+pub fn put(playground: &Playground, path: impl AsRef<Path>, text: impl AsRef<[u8]>) -> PathBuf {
     let path = playground.base.join(path);
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     fs::write(&path, text).unwrap();

@@ -403,3 +403,64 @@ fn many_places_of_one_tool_are_one_and_patterns_are_their_names() {
         "ToolNotFoundError: esc:notes@1.0.0 may write",
     );
 }
+
+/// Below a folder that is left out nothing can be shown: neither results nor the script.
+#[test]
+fn what_lies_in_a_mount_that_is_left_out_is_refused_by_name() {
+    as_those_who_mount(|who| {
+        let playground = Playground::new(who, "/var/tmp");
+        let asks = files(&["./*"], &["data/out/*.csv"]);
+        playground.tool("staged", "python", "print(1)\n", asks);
+        playground.allow("staged", "esc:staged", &["./**"], &["./data/out/**"]);
+        let handler = json!({"type": "external-script", "scriptPath": "above/src/main.py", "language": "python"});
+        let text = manifest("esc:above", handler, json!({})).to_string();
+        put(&playground, "user_scripts/above/above.tool.json", text);
+        put(&playground, "user_scripts/above/src/main.py", "print(1)\n");
+        put(&playground, "elsewhere/main.py", "print(1)\n");
+        put(&playground, "user_scripts/staged/data/out/a.csv", "1");
+        put(&playground, "elsewhere/out/a.csv", "1");
+        playground.settle();
+        for (tool, at) in [("esc:staged", "staged/data"), ("esc:above", "above/src")] {
+            playground.expect(tool, "{}", "ok 1");
+            let at = format!("user_scripts/{at}");
+            let wanted = "SecurityError: lies in what is left out";
+            call(&playground, &[("elsewhere", &at)], tool, &json!({}), wanted);
+        }
+    });
+}
+
+/// What is mounted in a folder is left out of that, and not of what the manifest names itself.
+#[test]
+fn what_a_manifest_names_in_a_mount_is_shown_or_refused() {
+    as_those_who_mount(|who| {
+        let playground = Playground::new(who, "/var/tmp");
+        let script = "import json, os\nprint(json.dumps(os.path.exists('data/vol/x')))\n";
+        for (name, asks) in [
+            ("outer", &["self", "data/**"] as &[_]),
+            ("both", &["self", "data/**", "data/vol/**"]),
+            ("inner", &["self", "data/vol/**"]),
+            ("file", &["self", "data/**", "data/vol/x"]),
+        ] {
+            let folder = playground.tool(name, "python", script, files(asks, &[]));
+            fs::create_dir_all(folder.join("data/vol")).unwrap();
+            fs::write(folder.join("data/vol/x"), "").unwrap();
+        }
+        put(&playground, "elsewhere/x", "1");
+        playground.settle();
+        for (name, wanted) in [
+            ("outer", "ok false"),
+            ("both", "ok true"),
+            ("inner", "ok true"),
+            ("file", "SecurityError: lies in what is left out"),
+        ] {
+            let tool = format!("esc:{name}");
+            playground.expect(&tool, "{}", "ok true");
+            let at = format!("user_scripts/{name}/data/vol");
+            let binds = [("elsewhere", at.as_str())];
+            call(&playground, &binds, &tool, &json!({}), wanted);
+            let told = mounted(&playground, &binds, &["check"], "").text();
+            let is_told = told.contains("left out of it");
+            assert_eq!(is_told, ["outer", "file"].contains(&name), "{name}: {told}");
+        }
+    });
+}

@@ -140,11 +140,12 @@ fn another_base_by_flag_and_by_variable() {
     assert_eq!(finish(command, b"").stdout, b"\"third\"\n");
 }
 
-/// What SECURITY.md says that every tool sees besides what `audit` lists. Only our own folder has
-/// anything in it.
+/// What SECURITY.md says that every tool sees besides what `audit` lists. Only our own folder and
+/// that of the call have anything in them.
 const DOCUMENTED: &str = "/proc /tmp /run /var/tmp /.toolhost /etc/passwd /etc/group \
     /etc/nsswitch.conf /etc/hosts /etc/resolv.conf /dev/null /dev/zero /dev/full /dev/random \
-    /dev/urandom /dev/fd /dev/stdin /dev/stdout /dev/stderr /dev/shm";
+    /dev/urandom /dev/fd /dev/stdin /dev/stdout /dev/stderr /dev/shm \
+    /tmp/call/input /tmp/call/output";
 
 /// Every entry of `/`, and of everything below it, is one that `audit` or the documents explain.
 #[test]

@@ -34,7 +34,7 @@ fn check(service: &Value, tool: &Value) -> (i32, String) {
 fn a_fault_of_a_descriptor_is_reported_with_its_fix() {
     let (code, out) = check(&service(), &tool());
     assert!(
-        code == 0 && out.contains("t.tool.json: ok, rag:query@1.0.0"),
+        code == 0 && out.contains("t.tool.json: unavailable, rag:query@1.0.0"),
         "the control: {out}"
     );
     assert!(

@@ -104,6 +104,7 @@ impl Tool {
             base: self.shape.folder.clone(),
             script: self.shape.script.clone(),
             folder: self.shape.folder.clone(),
+            links: Vec::new(),
         };
         let confinement = Some(Confinement {
             shape: self.shape.clone().into(),
@@ -120,6 +121,7 @@ impl Tool {
             confinement,
             service: None,
             output_bytes: u64::MAX,
+            session: None,
         })
     }
 

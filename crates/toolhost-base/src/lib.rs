@@ -19,6 +19,8 @@ pub mod store;
 pub mod suggest;
 pub mod text;
 
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -53,6 +55,14 @@ impl Drop for Counted {
 /// Whole milliseconds, at most `u64::MAX`.
 pub fn millis(time: std::time::Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// CPU time of this process so far (getrusage(2)).
+pub fn cpu_time() -> std::time::Duration {
+    getrusage(UsageWho::RUSAGE_SELF).map_or(std::time::Duration::ZERO, |used| {
+        let micros = used.user_time().num_microseconds() + used.system_time().num_microseconds();
+        std::time::Duration::from_micros(u64::try_from(micros).unwrap_or(0))
+    })
 }
 
 pub fn hex(bytes: &[u8]) -> String {

@@ -56,8 +56,12 @@ pub const MAX_WRITABLE_ENTRIES: usize = 100_000;
 /// socket.
 pub const MAX_HOSTS: usize = 200;
 pub const MAX_PORTS: usize = 25;
+/// The least that a file of a call is charged, bytes: it takes a descriptor, too.
+pub const MIN_FILE_BYTES: u64 = 64 * KIB;
 /// Longest interval between two looks at memory and CPU where no cgroup counts, milliseconds.
 pub const SAMPLE_MS: u64 = 20;
+/// Most files that a call may bring, whatever its limit: each is a descriptor beside one message.
+pub const MAX_FILES: u64 = 128;
 /// Longest text of one environment literal, bytes.
 pub const MAX_ENV_BYTES: usize = 32 * 1024;
 
@@ -93,10 +97,14 @@ pub enum Limit {
     Connections,
     SentBytes,
     ReceivedBytes,
+    /// Files that a call brings, and files that it leaves for its caller.
+    ArtifactFiles,
+    ArtifactBytes,
+    NestedCalls,
 }
 
 impl Limit {
-    pub const ALL: [Limit; 15] = [
+    pub const ALL: [Limit; 18] = [
         Limit::TimeoutMs,
         Limit::CpuMs,
         Limit::MemoryBytes,
@@ -112,6 +120,9 @@ impl Limit {
         Limit::Connections,
         Limit::SentBytes,
         Limit::ReceivedBytes,
+        Limit::ArtifactFiles,
+        Limit::ArtifactBytes,
+        Limit::NestedCalls,
     ];
 
     /// The name in a manifest and in every report (`memoryBytes`).
@@ -131,10 +142,10 @@ impl Limit {
 
     /// The largest value that has an effect; a larger one is clamped where it is read.
     pub fn most(self) -> u64 {
-        if self == Limit::OutputBytes {
-            MAX_RESPONSE_BYTES
-        } else {
-            u64::MAX
+        match self {
+            Limit::OutputBytes => MAX_RESPONSE_BYTES,
+            Limit::ArtifactFiles => MAX_FILES,
+            _ => u64::MAX,
         }
     }
 
@@ -158,6 +169,9 @@ impl Limit {
             Limit::Connections => ("connections", "connections", 64),
             Limit::SentBytes => ("sentBytes", "sent_bytes", 64 * MIB),
             Limit::ReceivedBytes => ("receivedBytes", "received_bytes", 256 * MIB),
+            Limit::ArtifactFiles => ("artifactFiles", "artifact_files", 32),
+            Limit::ArtifactBytes => ("artifactBytes", "artifact_bytes", 64 * MIB),
+            Limit::NestedCalls => ("nestedCalls", "nested_calls", 100),
         }
     }
 }

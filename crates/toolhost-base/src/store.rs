@@ -65,8 +65,7 @@ pub struct Content {
 impl Content {
     /// Whether the content is as its digest says.
     pub fn is_intact(&self) -> bool {
-        let found = self.reader().and_then(digest);
-        found.is_ok_and(|(found, bytes)| {
+        self.digest().is_ok_and(|(found, bytes)| {
             bytes == self.bytes && self.stated().is_ok_and(|stated| stated == found)
         })
     }
@@ -76,6 +75,11 @@ impl Content {
         let mut bytes = Vec::new();
         self.reader().ok()?.read_to_end(&mut bytes).ok()?;
         (digest(&*bytes).ok()? == (self.stated().ok()?, self.bytes)).then_some(bytes)
+    }
+
+    /// The digest and the size of the content as it is.
+    pub fn digest(&self) -> io::Result<([u8; 32], u64)> {
+        self.reader().and_then(digest)
     }
 
     /// The digest that the record begins with.

@@ -48,6 +48,10 @@ pub const SCRATCH: [&str; 2] = ["/tmp", "/dev/shm"];
 pub const EMPTY_FOLDERS: [&str; 2] = ["/run", "/var/tmp"];
 /// The tool's own processes, and some of what the kernel says of the machine.
 pub const PROC: &str = "/proc";
+/// The call's own folder in its scratch, the files that it brought, and where it leaves results.
+pub const CALL_FOLDER: &str = "/tmp/call";
+pub const CALL_INPUT: &str = "/tmp/call/input";
+pub const CALL_OUTPUT: &str = "/tmp/call/output";
 /// toolhost's own folder: shims, and what is mounted over files that the tool must not see.
 pub const OWN_FOLDER: &str = "/.toolhost";
 /// Links to the tool's own descriptors, and where they lead.

@@ -21,22 +21,23 @@ mod sys;
 #[cfg(test)]
 mod tests;
 
-pub use account::totals::{Totals, below};
+pub use account::totals::{Totals, below, is_closed};
 pub use account::written;
+pub use base_view::{CALL_FOLDER, CALL_INPUT, CALL_OUTPUT};
 pub use child::launcher;
 pub use host::launcher::{
-    ACCEPTING, ALIVE, CallInput, Launcher, LauncherError, Layers, Pipes, Process, lost,
-    nonblocking, settle,
+    ACCEPTING, ALIVE, CallInput, InputFile, Launcher, LauncherError, Layers, Pipes, Process, lost,
+    no_pipe, nonblocking, pipe, settle,
 };
 pub use host::run::{Outcome, Running, notes};
 pub use host::sandbox::Sandbox;
-pub use layers::view::is_system;
+pub use layers::view::{is_late, is_system};
 pub use layers::{cgroup, environment, identity, limits};
 pub use protocol::{LayerState, Problem, ProblemKind, ReadFile};
 pub use raise::{LAYERS, LayerRow};
 pub use recorder::{MAX_EVENT_BYTES as MAX_RECORDED_BYTES, UNRESOLVED, WRITABLE};
 pub use reenter::{Role, reenter, role_name};
-pub use spec::{Access, Executable, Mount, Program, Spec, StagedFolder};
+pub use spec::{Access, Executable, Mount, Program, Serves, Spec, Stage, StagedFolder};
 pub use sys::{
     ACCESS_LIST, copy_access_list, errno, fstat, ignore_sigxfsz, landlock_abi, lstat,
     output_was_closed, pidfd_open, reset_sigchld, untaken_bytes,

@@ -5,12 +5,13 @@
 //! the `descriptors` layer closes it when the tool is executed.
 
 use crate::account::totals::Totals;
-use crate::spec::Spec;
+use crate::spec::{Serves, Spec};
 use crate::sys;
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use toolhost_base::files::Stamp;
 use toolhost_base::messages::MAX_DESCRIPTORS;
@@ -47,10 +48,18 @@ pub struct ReadFile {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Source {
-    /// Placed in scratch under this name.
-    New(String),
+    /// Placed at this path of scratch.
+    New(PathBuf),
     /// Shown in the place of the file, which may have other bytes by now.
     File(ReadFile),
+}
+
+/// A file in `CALL_INPUT`: which part of the descriptor beside the message it holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamedPart {
+    pub name: String,
+    pub offset: u64,
+    pub bytes: u64,
 }
 
 /// The version of control groups that counts calls.
@@ -78,7 +87,7 @@ impl Setup {
     /// Whether memory is sampled from a script's processes. Then system calls that make memory
     /// which no process shows are refused. (Not for a worker, which runs our own code.)
     pub fn sampled(&self) -> bool {
-        self.cgroup.is_none() && !self.spec.program.lasting
+        self.cgroup.is_none() && self.spec.program.serves != Serves::Calls
     }
 }
 
@@ -95,17 +104,29 @@ pub enum ToLauncher {
     /// Beside it: a memory file with `Setup`, the executable, the group's files.
     Setup,
     /// Beside it: stdin, stdout, stderr, then a memory file with the source (when named), one with
-    /// the variables (when there are any) and descriptor 3 (when kept).
+    /// the variables (when there are any), the files, and descriptor 3 (when kept).
     Start {
-        timeout_ms: u64,
+        /// `None`: its input comes later, and its time counts from `Begin`.
+        timeout_ms: Option<u64>,
         source: Option<Source>,
         /// The call sets variables: a JSON object, which may be longer than a message.
         environment: bool,
+        /// The files of `CALL_INPUT`.
+        files: Vec<NamedPart>,
         /// The size of the folders that the call may write live, before the call.
         before: Totals,
         /// No other call follows: the launcher ends with this one.
         last: bool,
     },
+    /// The input of a program that was started before its call comes now. Beside it: the files of
+    /// the call.
+    Begin {
+        timeout_ms: u64,
+        files: Vec<NamedPart>,
+    },
+    /// Stops every process of the call. Its time and its limit of CPU time stand still.
+    Pause,
+    Resume,
     Kill,
     /// The host has read the staged folders; the launcher may free the scratch.
     Done,
@@ -132,6 +153,8 @@ pub enum Killed {
 pub enum Operation {
     Read,
     Write,
+    /// Makes a folder.
+    MakeFolder,
     Run,
     /// A system call that no tool needs.
     Call,
@@ -154,6 +177,8 @@ pub struct Attempt {
 #[serde(rename_all = "camelCase")]
 pub enum Note {
     Attempt(Attempt),
+    /// A connection to a port that the call may not reach.
+    Refused(SocketAddr),
     /// There was no room for more.
     Full,
     /// Some paths lay in memory that could not be read, or that changed meanwhile.
@@ -166,6 +191,8 @@ pub enum Note {
 pub struct Exited {
     /// As wait(2) gives it.
     pub status: i32,
+    /// The program ended before its call began.
+    pub before_call: bool,
     pub killed: Option<Killed>,
     pub cpu_ms: u64,
     pub peak_memory_bytes: Option<u64>,
@@ -175,6 +202,8 @@ pub struct Exited {
     pub processes_refused: bool,
     /// Of a recorded call: whether its recorder was lost.
     pub recorder_lost: Option<bool>,
+    /// Of other calls: addresses that it tried to connect to, and whose ports it may not reach.
+    pub refused: Vec<SocketAddr>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -183,6 +212,10 @@ pub enum FromLauncher {
     /// Beside it, where `Spec::network` is set: the stub's sockets for UDP and TCP, and a listening
     /// socket for each port.
     Ready { layers: Vec<LayerState> },
+    /// The files of a program that was started before its call are in their place.
+    Begun,
+    /// Every process of the session is stopped. Beside it: the folder of its results.
+    Paused,
     /// The launcher ends without a result. The tool was started only if the kind of the problem is
     /// `Ran`.
     Refused(Problem),

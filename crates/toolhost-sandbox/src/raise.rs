@@ -111,8 +111,8 @@ pub(crate) struct Raising<'a> {
     pub listener: Option<RawFd>,
     pub last_capability: u32,
     pub executable: &'a OwnedFd,
-    pub stdio: [RawFd; 3],
-    pub third: Option<RawFd>,
+    /// The tool's descriptors from 0 on.
+    pub files: Vec<RawFd>,
     /// The largest file that the tool may write, bytes (RLIMIT_FSIZE).
     pub file_bytes: u64,
     pub init: &'a OwnedFd,
@@ -136,12 +136,12 @@ pub(crate) fn raise(r: &Raising) -> plan::Plan {
     view::enter(&mut plan, &setup.spec.program.folder); // the working folder
     session::raise(&mut plan); // performed by the tool, not by the init
     // likewise; only marked: they close at execve(2)
-    descriptors::raise(&mut plan, r.stdio, r.third);
+    descriptors::raise(&mut plan, &r.files);
     privileges::no_new(&mut plan); // Landlock and seccomp require it
     landlock::raise(&mut plan, r.ruleset); // after all mounts, since it forbids mounting
     let usage = limits::Usage {
         counted: r.counters.is_some(),
-        lasting: setup.spec.program.lasting,
+        serves: setup.spec.program.serves,
     };
     let mut own = setup.spec.limits.clone();
     // The recorder becomes the tool's user, too.

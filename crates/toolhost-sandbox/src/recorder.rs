@@ -17,6 +17,7 @@ use super::protocol::{Attempt, Note, Operation};
 use super::sys::{self, ExitReport, SeccompNotification};
 use crate::account::processes;
 use crate::layers::identity::GUEST;
+use crate::layers::network::Reach;
 use crate::layers::seccomp::recorded::{self, FileUse, PathArgument, Recorded};
 use crate::protocol::Problem;
 use nix::errno::Errno;
@@ -25,7 +26,7 @@ use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::{Signal, kill};
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, getsockopt, socketpair, sockopt};
 use nix::sys::stat::{Mode, SFlag, fstat};
 use nix::sys::statvfs::{FsFlags, fstatvfs};
 use nix::unistd::{LinkatFlags, Pid, chroot, fchdir, linkat, setresgid, setresuid};
@@ -33,6 +34,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{Seek, Write};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
@@ -41,6 +43,8 @@ use toolhost_base::{files, messages};
 
 /// Most entries of one call, and most bytes of them.
 const MAX_EVENTS: usize = 1000;
+/// Most addresses that are noted.
+pub const MAX_ADDRESSES: usize = 25;
 pub const MAX_EVENT_BYTES: u64 = 512 * 1024;
 /// How long a recorder may take to end after its call, ms.
 const TIMEOUT_MS: u16 = 1000;
@@ -70,7 +74,7 @@ fn failed<E: Into<std::io::Error>>() -> impl FnOnce(E) -> Problem {
 
 impl Recorder {
     /// Starts the recorder of the next call.
-    pub fn start(rules: &Recorded) -> Result<Recorder, Problem> {
+    pub fn start(rules: &Recorded, reach: &Reach) -> Result<Recorder, Problem> {
         let (ours, theirs) = socketpair(
             AddressFamily::Unix,
             SockType::SeqPacket,
@@ -80,7 +84,7 @@ impl Recorder {
         .map_err(failed())?;
         let found = File::from(messages::memory_file(b"").map_err(failed())?);
         let Some(pid) = sys::fork().map_err(failed())? else {
-            let code = i32::from(record(ours, &found, rules).is_err());
+            let code = i32::from(record(ours, &found, rules, reach).is_err());
             std::process::exit(code);
         };
         Ok(Recorder { pid, found, theirs })
@@ -134,7 +138,7 @@ impl Drop for Recorder {
 }
 
 /// The work of the recorder's process. Returns when no process has the filter any more.
-fn record(socket: OwnedFd, found: &File, rules: &Recorded) -> Result<(), Errno> {
+fn record(socket: OwnedFd, found: &File, rules: &Recorded, reach: &Reach) -> Result<(), Errno> {
     // Until the tool starts: only the capabilities that entering its namespaces needs.
     sys::keep_capabilities(sys::CAP_SYS_ADMIN | sys::CAP_SYS_CHROOT | sys::CAP_SYS_PTRACE)?;
     // The launcher recognises the recorder among the processes of the call by its session
@@ -155,6 +159,7 @@ fn record(socket: OwnedFd, found: &File, rules: &Recorded) -> Result<(), Errno> 
         found,
         bytes: 0,
         keys: BTreeSet::new(),
+        addresses: BTreeSet::new(),
         full: false,
         unread: false,
     };
@@ -182,9 +187,9 @@ fn record(socket: OwnedFd, found: &File, rules: &Recorded) -> Result<(), Errno> 
         let named = recorded::named(notif.number);
         let errno = match rules.refuses(notif.number, &notif.args) {
             Some(errno) => Some(errno as i32),
-            None if rules.notifies(notif.number) => {
-                Some(link(&proc, &notif).map_or_else(|errno| errno as i32, |()| 0))
-            }
+            None if rules.notifies(notif.number) => answer(&proc, &notif, reach, |address| {
+                entries.refused(address);
+            }),
             None if named.is_empty() => Some(libc::EPERM),
             None => None,
         };
@@ -242,8 +247,31 @@ pub fn listener(socket: &OwnedFd) -> Result<OwnedFd, Errno> {
     descriptors.into_iter().next().ok_or(Errno::EBADF)
 }
 
+/// Answers a call that a filter tells of, whether or not its refusals are recorded: the error with
+/// which it ends, or 0; `None`: it goes on to the kernel and the other layers. `refused`: takes an
+/// address that they refuse.
+pub fn answer(
+    proc: &OwnedFd,
+    asked: &SeccompNotification,
+    reach: &Reach,
+    refused: impl FnOnce(SocketAddr),
+) -> Option<i32> {
+    if i64::from(asked.number) == libc::SYS_link {
+        return Some(link(proc, asked).map_or_else(|errno| errno as i32, |()| 0));
+    }
+    let thread = asked.thread;
+    let task = Task { proc, thread };
+    let address = task.address_at(asked.args[1], asked.args[2]);
+    if let Some(address) = address.filter(|address| !reach.holds(*address))
+        && task.is_stream(asked.args[0]).unwrap_or(true)
+    {
+        refused(address);
+    }
+    None
+}
+
 /// Makes the link of link(2), if both names lie directly in /dev/shm.
-pub fn link(proc: &OwnedFd, asked: &SeccompNotification) -> Result<(), Errno> {
+fn link(proc: &OwnedFd, asked: &SeccompNotification) -> Result<(), Errno> {
     let task = Task {
         proc,
         thread: asked.thread,
@@ -258,6 +286,7 @@ struct Entries {
     found: File,
     bytes: u64,
     keys: BTreeSet<Attempt>,
+    addresses: BTreeSet<SocketAddr>,
     full: bool,
     unread: bool,
 }
@@ -283,6 +312,12 @@ impl Entries {
         line.push(b'\n');
         self.bytes += line.len() as u64;
         self.bytes <= most && self.found.write_all(&line).is_ok()
+    }
+
+    fn refused(&mut self, address: SocketAddr) {
+        if self.addresses.len() < MAX_ADDRESSES && self.addresses.insert(address) && !self.full {
+            _ = self.write(&Note::Refused(address), MAX_EVENT_BYTES);
+        }
     }
 
     /// Records, once, that some path could not be read.
@@ -317,6 +352,7 @@ impl Entries {
             FileUse::Write => (Operation::Write, LinkHandling::Follow),
             FileUse::WriteItself => (Operation::Write, LinkHandling::NoFollow),
             FileUse::Make => (Operation::Write, LinkHandling::CreateNew),
+            FileUse::MakeFolder => (Operation::MakeFolder, LinkHandling::CreateNew),
             FileUse::Run => (Operation::Run, LinkHandling::Follow),
             FileUse::Flags(argument) => open_operation(notif.args[argument]),
         };
@@ -442,13 +478,7 @@ impl Task<'_> {
     /// Reads the path at this address of the thread's memory. The kernel ignores the protection of
     /// the page.
     pub fn path_at(&self, address: u64) -> Result<Vec<u8>, Errno> {
-        let name = format!("{}/mem", self.thread);
-        let memory = File::from(openat(
-            self.proc,
-            name.as_str(),
-            OFlag::O_RDONLY | OFlag::O_CLOEXEC,
-            Mode::empty(),
-        )?);
+        let memory = self.memory()?;
         let mut bytes: Vec<u8> = Vec::new();
         while bytes.len() < MAX_PATH_BYTES {
             let from = address
@@ -468,6 +498,47 @@ impl Task<'_> {
             bytes.extend(&page[..read]);
         }
         Err(Errno::ENAMETOOLONG)
+    }
+
+    fn memory(&self) -> Result<File, Errno> {
+        let name = format!("{}/mem", self.thread);
+        let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
+        openat(self.proc, name.as_str(), flags, Mode::empty()).map(File::from)
+    }
+
+    /// Whether a descriptor is a stream. A connected datagram socket sends nothing: resolvers sort
+    /// addresses by one.
+    fn is_stream(&self, descriptor: u64) -> Result<bool, Errno> {
+        let name = format!("{}/status", self.thread);
+        let status = openat(self.proc, name.as_str(), OFlag::O_CLOEXEC, Mode::empty())?;
+        let status = std::io::read_to_string(File::from(status)).map_err(|e| sys::errno(&e))?;
+        let group = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
+        let group = group.and_then(|group| group.trim().parse().ok());
+        let process = sys::pidfd_open(group.ok_or(Errno::ESRCH)?)?;
+        let socket = sys::descriptor_of(process.as_fd(), descriptor)?;
+        Ok(getsockopt(&socket, sockopt::SockType)? == SockType::Stream)
+    }
+
+    /// The internet address at this address of the thread's memory, with its length.
+    fn address_at(&self, at: u64, length: u64) -> Option<SocketAddr> {
+        let mut bytes = [0; size_of::<libc::sockaddr_in6>()];
+        let length = bytes.len().min(usize::try_from(length).ok()?);
+        self.memory()
+            .ok()?
+            .read_exact_at(&mut bytes[..length], at)
+            .ok()?;
+        let port = u16::from_be_bytes([bytes[2], bytes[3]]);
+        match i32::from(u16::from_ne_bytes([bytes[0], bytes[1]])) {
+            libc::AF_INET => {
+                let four: [u8; 4] = bytes[4..8].try_into().ok()?;
+                Some((Ipv4Addr::from(four), port).into())
+            }
+            libc::AF_INET6 => {
+                let sixteen: [u8; 16] = bytes[8..24].try_into().ok()?;
+                Some((Ipv6Addr::from(sixteen).to_canonical(), port).into())
+            }
+            _ => None,
+        }
     }
 
     /// The path at this address, if its place is directly in /dev/shm; else EPERM.
@@ -575,8 +646,10 @@ fn rule(
     Ok(match operation {
         _ if !there && own()? => Some(NOT_SHOWN),
         // The call fails because the file exists, not for lack of a grant.
-        Operation::Write if there && last == LinkHandling::CreateNew => None,
-        Operation::Write
+        Operation::Write | Operation::MakeFolder if there && last == LinkHandling::CreateNew => {
+            None
+        }
+        Operation::Write | Operation::MakeFolder
             if mount.contains(FsFlags::ST_RDONLY)
                 && !(there
                     && [SFlag::S_IFCHR, SFlag::S_IFIFO, SFlag::S_IFSOCK]

@@ -20,13 +20,15 @@ pub struct Spec {
     /// Files and folders that the program needs to run, shown read-only.
     pub roots: Vec<PathBuf>,
     pub mounts: Vec<Mount>,
-    pub stages: Vec<StagedFolder>,
+    pub stages: Vec<Stage>,
     /// Files and folders that are hidden in each call, each covered by an empty file or folder.
     pub masks: Vec<PathBuf>,
     /// Links of the view: where each lies, and where it leads.
     pub links: Vec<(PathBuf, PathBuf)>,
     /// Files of our own, shown below /.toolhost: name and text.
     pub files: Vec<(String, String)>,
+    /// Files that lie in the scratch of each call, which may change them: path below /tmp, and text.
+    pub scratch: Vec<(PathBuf, String)>,
     /// `NAME=value` lines.
     pub variables: Hidden<Vec<String>>,
     /// Ports at which the launcher's network namespace listens, beside the stub's; `None`: an empty
@@ -58,12 +60,26 @@ impl Spec {
             masks: Vec::new(),
             links: Vec::new(),
             files: Vec::new(),
+            scratch: Vec::new(),
             network: None,
             local_sockets: false,
             limits: Limits::built_in(),
             principal: String::new(),
             recorded: false,
         }
+    }
+
+    /// Whether the call has `CALL_FOLDER`, with its files and a folder for results.
+    pub fn has_call_folder(&self) -> bool {
+        self.stages.contains(&Stage::Store)
+    }
+
+    /// The folders of which the call gets a private copy.
+    pub fn staged_folders(&self) -> impl Iterator<Item = &StagedFolder> {
+        self.stages.iter().filter_map(|stage| match stage {
+            Stage::Folder(folder) => Some(folder),
+            Stage::Store => None,
+        })
     }
 
     /// The folders that are written directly, not through a copy that is published.
@@ -83,10 +99,22 @@ pub struct Program {
     pub arguments: Vec<String>,
     /// The working folder.
     pub folder: PathBuf,
-    /// The program keeps descriptor 3 (the worker's compiled code).
-    pub keeps_third: bool,
-    /// A worker outlives calls and counts their time and CPU itself.
-    pub lasting: bool,
+    /// How many descriptors from 3 on the program gets: a worker's compiled code, the pipes of a
+    /// script that calls tools.
+    pub inherited: usize,
+    pub serves: Serves,
+}
+
+/// What a program is started for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Serves {
+    /// One call.
+    Call,
+    /// The calls of one session, one after the other: each has a time and a CPU time of its own.
+    Session,
+    /// A worker, which outlives calls and counts their time and CPU itself.
+    Calls,
 }
 
 impl Program {
@@ -97,8 +125,8 @@ impl Program {
             executable: Executable::Path(path.into()),
             arguments: all.map(|text| (*text).to_owned()).collect(),
             folder: "/tmp".into(),
-            keeps_third: false,
-            lasting: false,
+            inherited: 0,
+            serves: Serves::Call,
         }
     }
 }
@@ -162,6 +190,16 @@ impl Mount {
             no_exec: false,
         }
     }
+}
+
+/// A folder of the call's scratch whose files leave the call after success.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Stage {
+    /// They are published to the folder itself.
+    Folder(StagedFolder),
+    /// They go from `CALL_OUTPUT` to the host's store of artifacts.
+    Store,
 }
 
 /// One folder of which the call gets a private copy.

@@ -92,6 +92,14 @@ pub fn pidfd_open(pid: i32) -> Result<OwnedFd, Errno> {
     Ok(adopt(fd as RawFd))
 }
 
+/// pidfd_getfd(2): a copy of a descriptor of another process.
+pub fn descriptor_of(process: BorrowedFd, number: u64) -> Result<OwnedFd, Errno> {
+    // SAFETY: numbers only; the result is a fresh descriptor.
+    let fd =
+        check(unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), number, 0) })?;
+    Ok(adopt(fd as RawFd))
+}
+
 /// What kcmp(2) compares: descriptors, or the memory or the tables of descriptors of two processes.
 #[derive(Clone, Copy, Debug)]
 pub enum Compared {

@@ -141,7 +141,7 @@ fn limits() {
             u64::MAX,
             limits::Usage {
                 counted: true,
-                lasting: false
+                serves: crate::spec::Serves::Call
             },
             1
         ))
@@ -166,8 +166,7 @@ fn descriptors() {
     assert_eq!(
         attack(&script, &[PATH], |plan: &mut Plan| descriptors::raise(
             plan,
-            [stdio.as_raw_fd(); 3],
-            None
+            &[stdio.as_raw_fd(); 3]
         ))
         .0,
         1

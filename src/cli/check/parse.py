@@ -24,14 +24,28 @@ def of_function(name, args, declared):
             return f"{name}() needs '{parameter}', which the manifest does not declare"
 
 
+def of_imports(tree, script):
+    for node in tree.body:
+        names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module] if isinstance(node, ast.ImportFrom) and not node.level else []
+        for name in names:
+            if name.split(".")[0] in script["apart"] and "sys.path" not in script["text"]:
+                fix = "put `sys.path.insert(0, …)` before the import, or the script into src/"
+                message = f"`{name}` lies in src/, and the project itself is not installed: {fix}"
+                return {"line": node.lineno, "message": message, "is_likely": True}
+
+
 def of_script(script):
     try:
         tree = ast.parse(script["text"])
-        compile(tree, "script", "exec", dont_inherit=True)
+        flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT if script["awaits"] else 0
+        compile(tree, "script", "exec", flags, dont_inherit=True)
     except SyntaxError as error:
         return {"line": error.lineno or 1, "message": f"SyntaxError: {error.msg}"}
     except (ValueError, RecursionError, MemoryError) as error:
         return {"line": 1, "message": f"{type(error).__name__}: {error}".rstrip(": ")}
+    if apart := of_imports(tree, script):
+        return apart
     args = script["entry"] and function(tree, script["entry"])
     if args and script["parameters"] is not None:
         message = of_function(script["entry"], args, script["parameters"])

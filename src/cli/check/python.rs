@@ -10,12 +10,16 @@ use crate::registry::{self, FileReport};
 use nix::fcntl::OFlag;
 use serde::{Deserialize, Serialize};
 use std::io::Read;
+use std::path::Path;
 use std::sync::Arc;
 
 /// Longest script that is read, bytes.
 pub const MAX_SCRIPT_BYTES: u64 = 4 << 20;
 /// The parser of all scripts of one interpreter.
 const PARSER: &str = include_str!("parse.py");
+
+/// Most entries of a folder `src` that are looked at.
+const MAX_MODULES: usize = 200;
 
 /// Most bytes of scripts that one process parses.
 const MAX_BATCH_BYTES: usize = 8 << 20;
@@ -34,6 +38,10 @@ struct Source {
     entry: Option<String>,
     /// The parameters that the manifest declares. `None`: it accepts others, too.
     parameters: Option<Vec<String>>,
+    /// It calls other tools, so `await` may stand at its top.
+    awaits: bool,
+    /// Modules that lie in `src/` and not beside the script.
+    apart: Vec<String>,
 }
 
 /// What the parser found, in the order of the sources.
@@ -42,6 +50,9 @@ struct Finding {
     /// The script's line; 0: it is about the function.
     line: usize,
     message: String,
+    /// The call fails unless something else helps.
+    #[serde(default)]
+    is_likely: bool,
 }
 
 impl Script {
@@ -68,9 +79,22 @@ impl Script {
         Some(Source {
             text,
             entry: entry_point.clone(),
+            awaits: !manifest.calls.is_empty(),
             parameters: declared.map(|declared| declared.keys().cloned().collect()),
+            apart: modules_apart(self.tool.site.script.as_deref()?.parent()?),
         })
     }
+}
+
+/// The modules of a project with a `src` folder, which only an installed project finds.
+fn modules_apart(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder.join("src")).into_iter().flatten();
+    entries
+        .take(MAX_MODULES)
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .filter(|name| !folder.join(name).exists())
+        .map(|name| name.trim_end_matches(".py").to_owned())
+        .collect()
 }
 
 /// The beginning of a script.
@@ -173,7 +197,12 @@ impl Finding {
             0 => ("/handler/entryPoint", String::new()),
             line => ("/handler/scriptPath", format!("line {line}: ")),
         };
-        let message = format!("every call fails: {place}{}", self.message);
-        Problem::new(Severity::Error, Code::Dependency, pointer, message)
+        let (severity, words) = if self.is_likely {
+            (Severity::Warning, "a call fails")
+        } else {
+            (Severity::Error, "every call fails")
+        };
+        let message = format!("{words}: {place}{}", self.message);
+        Problem::new(severity, Code::Dependency, pointer, message)
     }
 }

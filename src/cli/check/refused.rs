@@ -47,7 +47,11 @@ pub fn tell(
         let planted = planted
             .and_then(|shape| service::ledger::look_back(shape, None, &snapshot.written).err());
         let mut found = asks(tool, &decision);
-        found.extend(find_obstacles(tool, &decision));
+        let obstacles = find_obstacles(tool, &decision);
+        if !obstacles.is_empty() && report.status == registry::Status::Loaded {
+            report.status = registry::Status::Unavailable;
+        }
+        found.extend(obstacles);
         found.extend(planted.map(|fault| {
             let message = format!(
                 "every call is refused: {}",
@@ -56,6 +60,8 @@ pub fn tell(
             Problem::new(Severity::Warning, Code::Security, SCRIPT, message)
         }));
         found.extend(files(tool, &decision));
+        found.extend(left_out(&decision));
+        found.extend(writes_below_scratch(&decision));
         found.extend(written_code(&decision));
         found.extend(repositories(tool, &decision));
         found.extend(no_folder(tool));
@@ -161,6 +167,30 @@ fn files(tool: &registry::Tool, decision: &policy::Decision) -> Option<Problem> 
         item(&tool.manifest, list, &grant.asked),
         message,
     ))
+}
+
+fn writes_below_scratch(decision: &policy::Decision) -> Option<Problem> {
+    let found = decision.write_below_scratch()?;
+    let message = format!(
+        "{} lies below /tmp or /dev/shm, so that this tool makes no links, pipes and sockets in its \
+         scratch: keep tools elsewhere",
+        text::path(found.area.path())
+    );
+    Some(Problem::new(Severity::Note, Code::Security, WRITE, message))
+}
+
+/// What is mounted in a granted folder, which calls do not see.
+fn left_out(decision: &policy::Decision) -> Option<Problem> {
+    let shape = decision.shape.as_deref().ok()?;
+    let first = executor::process::grants::left_out(shape)
+        .into_iter()
+        .next()?;
+    let message = format!(
+        "{} is mounted in a granted folder and left out of it: grant the folders beside it and it \
+         one by one",
+        text::path(&first)
+    );
+    Some(Problem::new(Severity::Note, Code::Security, READ, message))
 }
 
 /// A script that lies where tools write below what this one reads: it looks like a module of this
@@ -336,6 +366,7 @@ fn pointer(verdict: &Verdict, manifest: &Manifest) -> String {
         RequestKind::Capability => "/securityContext/requiredCapabilities",
         RequestKind::Env => return format!("/execution/env/{}", escape_segment(&verdict.asked)),
         RequestKind::Runtime => return "/handler/language".to_owned(),
+        RequestKind::Call => "/calls",
         RequestKind::Package => return String::new(),
         RequestKind::Service => {
             return manifest

@@ -14,6 +14,8 @@ use std::sync::Arc;
 /// The tools, indexed once: a thousand policies may name a thousand tools.
 struct ToolIndex<'t> {
     by_id: BTreeMap<&'t str, Vec<&'t Arc<registry::Tool>>>,
+    /// Of manifests that are not loaded, too: those have problems of their own.
+    ids: BTreeSet<&'t str>,
     namespaces: BTreeSet<&'t str>,
     /// The namespaces that the config gives to announcers.
     announced: &'t BTreeSet<String>,
@@ -23,13 +25,14 @@ struct ToolIndex<'t> {
 
 impl<'t> ToolIndex<'t> {
     fn index(
-        policies: &Policies,
         tools: &'t [Arc<registry::Tool>],
+        reports: &'t [registry::FileReport],
         announced: &'t BTreeSet<String>,
     ) -> ToolIndex<'t> {
-        let (by_id, namespaces, governed) = Default::default();
+        let (by_id, ids, namespaces, governed) = Default::default();
         let mut found = ToolIndex {
             by_id,
+            ids,
             namespaces,
             announced,
             governed,
@@ -37,14 +40,23 @@ impl<'t> ToolIndex<'t> {
         for tool in tools {
             let id = tool.manifest.id.as_str();
             found.by_id.entry(id).or_default().push(tool);
-            found
-                .namespaces
-                .extend(id.split_once(':').map(|(namespace, _)| namespace));
-            let policy = policies.governing(id, &tool.site.manifest).0;
-            let governed = found.governed.entry(policy.file.clone()).or_default();
+        }
+        found.ids = reports
+            .iter()
+            .filter_map(registry::FileReport::id)
+            .collect();
+        found.ids.extend(found.by_id.keys());
+        let namespaces = found.ids.iter().filter_map(|id| id.split_once(':'));
+        found.namespaces = namespaces.map(|(namespace, _)| namespace).collect();
+        found
+    }
+
+    fn add_policies(&mut self, policies: &Policies, tools: &'t [Arc<registry::Tool>]) {
+        for tool in tools {
+            let (policy, _) = policies.governing(&tool.manifest.id, &tool.site.manifest);
+            let governed = self.governed.entry(policy.file.clone()).or_default();
             governed.push(tool);
         }
-        found
     }
 
     /// Services of announcers have ids that begin with their namespace and a dot.
@@ -58,7 +70,7 @@ impl<'t> ToolIndex<'t> {
         let is_known = match selector {
             // What is announced is here only while a host serves.
             Selector::Exact(id) | Selector::Namespace(id) if self.may_be_announced(id) => true,
-            Selector::Exact(id) => self.by_id.contains_key(id.as_str()),
+            Selector::Exact(id) => self.ids.contains(id.as_str()),
             Selector::Namespace(namespace) => self.namespaces.contains(namespace.as_str()),
             Selector::Any => true,
         };
@@ -86,13 +98,16 @@ impl<'t> ToolIndex<'t> {
 pub fn find(
     policies: &Policies,
     tools: &[Arc<registry::Tool>],
+    reports: &[registry::FileReport],
     machine: &Machine,
     announced: &BTreeSet<String>,
 ) -> Vec<(PathBuf, Vec<Problem>)> {
     let files = policies
         .all()
         .filter(|policy| !policy.file.as_os_str().is_empty());
-    let tools = ToolIndex::index(policies, tools, announced);
+    let mut index = ToolIndex::index(tools, reports, announced);
+    index.add_policies(policies, tools);
+    let tools = index;
     let callers = policies
         .callers()
         .map(|callers| (callers.file.clone(), unknown_in_callers(callers, &tools)));
@@ -100,6 +115,29 @@ pub fn find(
         .map(|policy| (policy.file.clone(), unknown(policy, &tools, machine)))
         .chain(callers)
         .collect()
+}
+
+/// Adds to the reports of manifests a warning for each tool that they call and that is not here.
+pub fn add_unknown_calls(
+    tools: &[Arc<registry::Tool>],
+    reports: &mut [registry::FileReport],
+    announced: &BTreeSet<String>,
+) {
+    let index = ToolIndex::index(tools, reports, announced);
+    let mut found = Vec::new();
+    for tool in tools {
+        let calls = tool.manifest.calls.iter().enumerate();
+        let strays = calls
+            .filter_map(|(at, called)| index.stray(called, format!("/calls/{at}"), At::default()));
+        found.extend(strays.map(|problem| (&tool.site.manifest, problem)));
+    }
+    for (path, mut problem) in found {
+        registry::locate(std::slice::from_mut(&mut problem), path);
+        let report = reports.iter_mut().find(|report| report.path == *path);
+        report
+            .into_iter()
+            .for_each(|report| report.problems.push(problem.clone()));
+    }
 }
 
 fn warning(code: Code, pointer: String, at: At, message: String) -> Problem {
@@ -150,9 +188,13 @@ fn unknown_in_callers(callers: &policy::Callers, tools: &ToolIndex) -> Vec<Probl
     found
 }
 
-/// The tools that a policy names and does not govern.
+/// The tools that a policy names and does not govern, or lets code call, and that are not here.
 fn unknown_tools(policy: &Policy, tools: &ToolIndex) -> Vec<Problem> {
     let mut found = Vec::new();
+    for (index, entry) in policy.calls.iter().enumerate() {
+        let pointer = format!("/calls/allow/{index}");
+        found.extend(tools.stray(&entry.grant.tool, pointer, entry.at));
+    }
     for (index, named) in policy.tools.iter().enumerate() {
         found.extend(tools.stray(&named.selector, format!("/tools/{index}"), named.at));
         // If no version of an exact id lies in the policy's `folders`, the policy governs none of

@@ -3,15 +3,13 @@
 
 use super::secrets::Secrets;
 use super::stream::{MeteredStream, TrafficMeter, target};
-use crate::base::{lock, mask, messages};
+use crate::base::{cpu_time, lock, mask, messages, millis};
 use crate::egress::protocol::{
     EVENTS, FromRelay, RefusalReason, Served, TEXT, ToRelay, Totals, TrafficEvent, TrafficKind,
 };
 use crate::egress::tls::TlsConfig;
 use crate::manifest::host::Host;
 use crate::quantity::Limit;
-use nix::sys::resource::{UsageWho, getrusage};
-use nix::sys::time::{TimeVal, TimeValLike};
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::io;
@@ -105,7 +103,7 @@ impl Call {
                 limit(Limit::ReceivedBytes, &lease),
             )),
             cpu_limit: limit(Limit::CpuMs, &lease),
-            cpu_before: cpu_ms(),
+            cpu_before: millis(cpu_time()),
             lease,
             secrets,
             trust,
@@ -208,7 +206,7 @@ impl Call {
 
     /// Compares the CPU time of this process with what the call may use.
     pub fn check_cpu(&self) {
-        if cpu_ms().saturating_sub(self.cpu_before) > self.cpu_limit {
+        if millis(cpu_time()).saturating_sub(self.cpu_before) > self.cpu_limit {
             self.meter.exceed(Limit::CpuMs);
         }
     }
@@ -230,7 +228,7 @@ impl Call {
         let sent_bytes = self.meter.sent.load(Relaxed);
         let received_bytes = self.meter.received.load(Relaxed);
         Totals {
-            cpu_ms: cpu_ms().saturating_sub(self.cpu_before),
+            cpu_ms: millis(cpu_time()).saturating_sub(self.cpu_before),
             sent_bytes,
             received_bytes,
             ..state.totals
@@ -241,15 +239,6 @@ impl Call {
         let mut tasks = std::mem::take(&mut *lock(&self.tasks));
         tasks.shutdown().await;
     }
-}
-
-/// CPU time of this process so far.
-fn cpu_ms() -> u64 {
-    fn ms(time: TimeVal) -> u64 {
-        time.num_milliseconds().max(0) as u64
-    }
-    getrusage(UsageWho::RUSAGE_SELF)
-        .map_or(0, |usage| ms(usage.user_time()) + ms(usage.system_time()))
 }
 
 /// A connection of the tool that is granted.
@@ -310,9 +299,14 @@ impl SyntheticAddresses {
     }
 
     pub fn name(&self, address: IpAddr) -> Option<&str> {
+        self.0.get(Self::index(address)?).map(String::as_str)
+    }
+
+    /// Which name it stands for, in the order of the first lookups.
+    pub fn index(address: IpAddr) -> Option<usize> {
         match address {
             IpAddr::V4(address) => match address.octets() {
-                [RANGE, 18, 1, index] => self.0.get(usize::from(index)).map(String::as_str),
+                [RANGE, 18, 1, index] => Some(index.into()),
                 _ => None,
             },
             IpAddr::V6(_) => None,

@@ -15,6 +15,7 @@ mod stub;
 use super::protocol::{FromRelay, Served, ToRelay};
 use super::tls;
 use crate::base::messages::{self, adopt};
+pub(super) use call::SyntheticAddresses;
 use call::{Call, Control};
 use nix::sys::socket::{MsgFlags, SockFlag, accept4, recv};
 use secrets::Secrets;

@@ -144,9 +144,12 @@ async fn lookup(call: &Call, name: &Name, kind: RecordType) -> (ResponseCode, Op
                 Some(RefusalReason::Bound { why }),
             )
         }
-        Some(name) if call.granted(&Host::Name(name.clone()), None) => match kind {
-            RecordType::A => match call.state().names.address(&name) {
-                Some(address) => (ResponseCode::NoError, Some(address), None),
+        Some(name) if call.granted(&Host::Name(name.clone()), None) => {
+            match call.state().names.address(&name) {
+                Some(address) => {
+                    let address = (kind == RecordType::A).then_some(address);
+                    (ResponseCode::NoError, address, None)
+                }
                 None => {
                     let why = format!("a call may reach {NAMES} names");
                     (
@@ -155,9 +158,8 @@ async fn lookup(call: &Call, name: &Name, kind: RecordType) -> (ResponseCode, Op
                         Some(RefusalReason::Bound { why }),
                     )
                 }
-            },
-            _ => (ResponseCode::NoError, None, None),
-        },
+            }
+        }
         _ => (
             ResponseCode::NXDomain,
             None,

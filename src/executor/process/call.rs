@@ -1,16 +1,20 @@
 //! One call of a ready launcher. Writing its input, reading its output, dialling and waiting run
 //! concurrently.
 
+use super::publish::{self, LeftFiles};
 use super::relay::Relay;
+use super::tool_calls::ToolPipes;
 use crate::base::lock;
 use crate::egress::Traffic;
 use crate::executor::output::{Log, Output, OutputReader};
-use crate::executor::{Artifact, Clock, ToolSender};
+use crate::executor::{Artifact, Clock, Pauses, ToolSender};
+use crate::fault::Fault;
 use crate::policy::{Limits, Shape};
 use crate::quantity::{Limit, SAMPLE_MS};
 use crate::sandbox::protocol::{Exited, Killed, ToLauncher};
-use crate::sandbox::{ACCEPTING, CallInput, Launcher, LauncherError, Pipes, lost};
+use crate::sandbox::{ACCEPTING, CallInput, Launcher, LauncherError, Pipes, lost, no_pipe};
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::os::fd::OwnedFd;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -34,6 +38,8 @@ pub struct ProgramCall<'a> {
     pub limits: &'a Limits,
     pub clock: Clock,
     pub events: &'a ToolSender,
+    /// What its code may call.
+    pub tools: &'a [String],
     pub traffic: &'a Mutex<Traffic>,
 }
 
@@ -105,11 +111,81 @@ impl Ready {
 
     /// Publishes the staged files of a good answer.
     pub async fn publish(&self, staged: &[OwnedFd], shape: &Shape) -> Vec<Artifact> {
-        super::publish::all(&self.launcher.spec.stages, staged, shape).await
+        let stages: Vec<_> = self.launcher.spec.staged_folders().cloned().collect();
+        publish::all(&stages, staged, shape).await
+    }
+
+    /// As `publish`, and hands on what lies in the output folder of the call: all, or nothing.
+    pub async fn publish_and_leave(
+        &self,
+        staged: &[OwnedFd],
+        shape: &Shape,
+        events: &ToolSender,
+    ) -> Result<Vec<Artifact>, Fault> {
+        let output = staged
+            .last()
+            .filter(|_| self.launcher.spec.has_call_folder());
+        let LeftFiles { files, refused } =
+            output.map_or_else(LeftFiles::default, |output| publish::left(output, shape));
+        if refused.iter().any(|artifact| artifact.over.is_some()) {
+            return Ok(refused);
+        }
+        let mut artifacts = self.publish(staged, shape).await;
+        if !files.is_empty() && artifacts.iter().all(|artifact| artifact.over.is_none()) {
+            events.left(files).await?;
+        }
+        artifacts.extend(refused);
+        Ok(artifacts)
     }
 
     /// Runs one call to its end.
     pub async fn call(&self, call: &ProgramCall<'_>) -> Result<Finished, LauncherError> {
+        self.begin(call.secrets)?;
+        let (tool_calls, theirs) = if call.tools.is_empty() {
+            (None, Vec::new())
+        } else {
+            let (pipes, theirs) = ToolPipes::new().map_err(|e| no_pipe(&e))?;
+            (Some(pipes), theirs)
+        };
+        let brings = CallInput {
+            inherited: &theirs,
+            ..call.brings.clone()
+        };
+        let pipes = self.launcher.start(call.clock.left_ms(), &brings)?;
+        drop(theirs);
+        self.attend_to_end(call, pipes, tool_calls).await
+    }
+
+    /// Runs one call in a program that was started before it, to its end.
+    pub async fn call_started(
+        &self,
+        call: &ProgramCall<'_>,
+        pipes: Pipes,
+    ) -> Result<Finished, LauncherError> {
+        self.begin(call.secrets)?;
+        let begun = self.launcher.begin(call.clock.left_ms(), call.brings.files);
+        let begun = tokio::time::timeout(call.clock.overdue(Duration::ZERO), begun).await;
+        begun.map_err(|_| LauncherError::Gone)??;
+        let finished = match self.attend_to_end(call, pipes, None).await {
+            // The process has its input, so its call may have done its work.
+            Err(LauncherError::Gone) => {
+                let fault = lost("it was gone while its ready process served a call");
+                return Err(LauncherError::Fault(fault));
+            }
+            finished => finished?,
+        };
+        if finished.exited.before_call {
+            return Err(LauncherError::Gone);
+        }
+        Ok(finished)
+    }
+
+    async fn attend_to_end(
+        &self,
+        call: &ProgramCall<'_>,
+        pipes: Pipes,
+        tool_calls: Option<ToolPipes>,
+    ) -> Result<Finished, LauncherError> {
         let ProgramCall {
             limits,
             clock,
@@ -117,32 +193,67 @@ impl Ready {
             traffic,
             ..
         } = *call;
-        self.begin(call.secrets)?;
-        let left = u64::try_from(clock.left().as_micros().div_ceil(1000)).unwrap_or(u64::MAX);
-        let pipes = self.launcher.start(left, &call.brings)?;
         let stdout = OutputReader::new(limits.get(Limit::OutputBytes), events);
         let log = Log::new(limits.get(Limit::LogBytes), events);
         let over = Notify::new();
-        let reading = async { Ok(capture(pipes, call.input, stdout, log, &over).await) };
+        let most = limits.get(Limit::OutputBytes);
+        let reading = async {
+            let capturing = capture(pipes, call.input, stdout, log, &over);
+            let Some(tool_calls) = tool_calls else {
+                return Ok(capturing.await);
+            };
+            tokio::pin!(capturing);
+            let ending = tokio::select! {
+                biased;
+                captured = &mut capturing => return Ok(captured),
+                ending = tool_calls.serve(call.tools, most, events) => ending,
+            };
+            over.notify_one();
+            let mut captured = capturing.await;
+            captured.output.bad = Some(ending);
+            Ok(captured)
+        };
         // A lost launcher ends the wait at once, though the tool's pipes may stay open for a while.
         let both = async {
-            tokio::try_join!(reading, self.wait(&over, traffic, limits.get(Limit::CpuMs)))
+            let waiting = self.wait(&over, traffic, limits.get(Limit::CpuMs));
+            tokio::try_join!(reading, waiting)
         };
-        let ended = tokio::time::timeout(clock.overdue(), both).await;
-        let (captured, (exited, staged)) = ended.unwrap_or_else(|_| {
-            let killed = Exited {
-                status: 9,
-                killed: Some(Killed::Deadline),
-                ..Exited::default()
-            };
-            Ok((Captured::default(), (killed, Vec::new())))
-        })?;
+        let pauses = &events.deadline.pauses;
+        let ended = tokio::select! {
+            biased;
+            ended = both => ended,
+            () = pass(clock, pauses) => {
+                let killed = Exited {
+                    status: 9,
+                    killed: Some(Killed::Deadline),
+                    ..Exited::default()
+                };
+                Ok((Captured::default(), (killed, Vec::new())))
+            }
+            never = self.follow(pauses) => match never {},
+        };
+        let (captured, (exited, staged)) = ended?;
         Ok(Finished {
             captured,
             exited,
             staged,
             relay_is_fit: self.end(traffic).await,
         })
+    }
+
+    /// Stops the tool while its call stands still.
+    async fn follow(&self, pauses: &Pauses) -> Infallible {
+        let mut standing = pauses.standing();
+        while standing.changed().await.is_ok() {
+            let stands = *standing.borrow_and_update();
+            // A launcher that is gone by now is seen by whoever waits for it.
+            let _ = if stands {
+                self.launcher.pause()
+            } else {
+                self.launcher.resume()
+            };
+        }
+        std::future::pending().await
     }
 
     /// Waits for the end of the call, and ends it where its output or its network passes a limit.
@@ -177,6 +288,17 @@ impl Ready {
             // socket shows the loss.
             let _ = self.launcher.send(&ToLauncher::Kill, &[]);
         }
+    }
+}
+
+/// Waits until the host gives up on a call.
+async fn pass(clock: Clock, pauses: &Pauses) {
+    loop {
+        let left = clock.overdue(pauses.lasted());
+        if left.is_zero() {
+            return;
+        }
+        tokio::time::sleep(left).await;
     }
 }
 

@@ -96,6 +96,7 @@ pub async fn run(
         limits: &limits,
         clock: Clock::new(Instant::now(), TIMEOUT_MS),
         events: &ToolSender::unheard(),
+        tools: &[],
         traffic: &Mutex::default(),
     };
     let finished = ready.call(&call).await?;
@@ -249,12 +250,8 @@ impl List<'_> {
         let Some(above) = folder.parent().filter(|above| above.parent().is_some()) else {
             return;
         };
-        // Below /tmp the folders above a grant are made in the call's own scratch, where the tool
-        // may write.
-        if !["/tmp", "/dev/shm"]
-            .iter()
-            .any(|scratch| above.starts_with(scratch))
-        {
+        // The call's own scratch can be written.
+        if !of_each_call(above) {
             self.add(above, true);
         }
         self.strangers(above);

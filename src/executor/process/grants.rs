@@ -17,14 +17,16 @@ use crate::manifest::Language;
 use crate::policy::{
     self, Access, Area, Grant, Opening, ReadFile, Script, Shape, literal, name_matches,
 };
-use crate::quantity::{MAX_SCRIPT_BYTES, MAX_SNAPSHOT_FILES};
-use crate::sandbox::{Mount, StagedFolder, Totals, identity};
+use crate::quantity::{MAX_SCRIPT_BYTES, MAX_SNAPSHOT_FILES, MAX_WRITABLE_ENTRIES};
+use crate::sandbox::{Mount, StagedFolder, Totals, identity, is_late};
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
-use nix::sys::stat::{FileStat, Mode, SFlag, fstat, mkdirat};
-use std::collections::BTreeMap;
+use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, openat2};
+use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat, mkdirat};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{CString, OsStr};
 use std::fs::File;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -68,6 +70,8 @@ struct GrantPlan {
     mounts: BTreeMap<PathBuf, Mount>,
     stages: BTreeMap<PathBuf, StagedFolder>,
     masks: Vec<PathBuf>,
+    /// What lies in folders that are shown for many matching files, and matches nothing.
+    others: Vec<PathBuf>,
     before: BTreeMap<PathBuf, Totals>,
     /// Folders that must be made first.
     missing: Vec<PathBuf>,
@@ -80,7 +84,10 @@ impl GrantPlan {
         }
         match &grant.opening() {
             Opening::Live { path } => {
-                check_mounts(path, self.points.as_deref())?;
+                if grant.access == Access::Write {
+                    check_mounts(path, self.points.as_deref())?;
+                }
+                self.leave_out_mounts(path)?;
                 let Some((folder, stat)) = folder_now(path, grant, shape)? else {
                     self.missing.push(path.clone());
                     return Ok(());
@@ -105,7 +112,7 @@ impl GrantPlan {
                     }
                     self.before.insert(path.clone(), totals);
                 }
-                if path.starts_with("/tmp") || path.starts_with("/dev/shm") {
+                if is_late(path) {
                     self.masks.extend(specials(&folder, path)?);
                 }
                 insert(
@@ -115,10 +122,22 @@ impl GrantPlan {
             }
             Opening::Snapshot { folder, names } => {
                 // Each file is bound alone, so mounts beside it are not shown.
-                let files = matching(folder, names, &grant.asked)?;
+                let Some(found) = matching(folder, names, &grant.asked)? else {
+                    return Ok(());
+                };
+                let files = found.files;
                 files
                     .iter()
                     .try_for_each(|(path, _)| check_not_mounted(path, self.points.as_deref()))?;
+                if files.len() > MAX_SNAPSHOT_FILES {
+                    self.leave_out_mounts(folder)?;
+                    self.others.extend(found.others);
+                    insert(
+                        &mut self.mounts,
+                        Mount::from_stat(folder, Access::Read, &found.folder),
+                    );
+                    return Ok(());
+                }
                 for (path, stat) in files {
                     insert(
                         &mut self.mounts,
@@ -153,6 +172,28 @@ impl GrantPlan {
     }
 }
 
+impl GrantPlan {
+    /// Covers what is mounted below a folder that is shown: the folder is bound without it, and
+    /// would show what lies underneath.
+    fn leave_out_mounts(&mut self, path: &Path) -> Result<(), Fault> {
+        let points = mounted_below(path, self.points.as_deref());
+        // One that lies behind another mount may have no place to cover.
+        let there = points.filter(|point| point.symlink_metadata().is_ok());
+        self.masks.extend(there.map(Path::to_path_buf));
+        if self.masks.len() <= 2 * MAX_SNAPSHOT_FILES {
+            return Ok(());
+        }
+        let person = format!(
+            "{}: more than {MAX_SNAPSHOT_FILES} mounts or other files; grant a smaller folder",
+            path.display()
+        );
+        Err(refuse(
+            "a granted folder holds too much to leave out",
+            person,
+        ))
+    }
+}
+
 /// Resolves the grants as the files are now. The second value: the folders that must be made first.
 fn resolve_existing(shape: &Shape, script: bool) -> Result<(ResolvedGrants, Vec<PathBuf>), Fault> {
     let mut looked = GrantPlan {
@@ -166,7 +207,8 @@ fn resolve_existing(shape: &Shape, script: bool) -> Result<(ResolvedGrants, Vec<
     let GrantPlan {
         mut mounts,
         stages,
-        masks,
+        mut masks,
+        others,
         before,
         missing,
         ..
@@ -186,14 +228,24 @@ fn resolve_existing(shape: &Shape, script: bool) -> Result<(ResolvedGrants, Vec<
         );
     }
     forbid_execution(&mut mounts, &shape.written)?;
+    masks.extend(others.into_iter().filter(|path| {
+        // Only files are copied: a folder of such a name is shown as it lies, unless it is covered.
+        let is_file = path.symlink_metadata().is_ok_and(|facts| facts.is_file());
+        let is_staged = is_file && stages.values().any(|stage| stage.copies_at(path));
+        !is_staged && !mounts.contains_key(path)
+    }));
     let authorities = shape.authorities.iter().map(|file| {
         policy::certificates(file).map_err(|problem| {
             let message = "the certificates for a host cannot be used, so nothing was run";
             Fault::new(Kind::CapabilityError, message).person(problem.to_string())
         })
     });
+    let shown: BTreeSet<PathBuf> = mounts.keys().chain(stages.keys()).cloned().collect();
+    check_masks(&masks, &shown)?;
+    let mounts = uncovered(mounts, &masks);
+    masks.retain(|mask| !shown.contains(mask));
     let mut resolved = ResolvedGrants {
-        mounts: uncovered(mounts),
+        mounts,
         stages: stages.into_values().collect(),
         masks,
         authorities: authorities.collect::<Result<_, _>>()?,
@@ -205,6 +257,39 @@ fn resolve_existing(shape: &Shape, script: bool) -> Result<(ResolvedGrants, Vec<
         .filter_map(|mount| before.get(&mount.path))
         .for_each(|totals| resolved.before.join(*totals));
     Ok((settled(resolved)?, missing))
+}
+
+/// Refuses what could not be shown below a cover. (What a grant of its own shows is not covered.)
+fn check_masks(masks: &[PathBuf], shown: &BTreeSet<PathBuf>) -> Result<(), Fault> {
+    let mut covered = masks.iter().filter(|mask| !shown.contains(*mask));
+    let below = covered.find_map(|mask| {
+        let next = shown.range(mask.clone()..).next()?;
+        next.starts_with(mask).then_some((mask, next))
+    });
+    below.map_or(Ok(()), |(mask, path)| {
+        let person = format!(
+            "{} is granted, but not {}, in which it lies and which is left out of a granted \
+             folder; grant the folders one by one",
+            path.display(),
+            mask.display()
+        );
+        Err(refuse("a granted path lies in what is left out", person))
+    })
+}
+
+/// What is mounted in folders that are only read, and left out of them.
+pub fn left_out(shape: &Shape) -> Vec<PathBuf> {
+    let points = mount_points(shape).ok().flatten();
+    let mut found: Vec<PathBuf> = Vec::new();
+    for grant in &shape.grants {
+        if let (Access::Read, Area::Tree(tree)) = (grant.access, &grant.area) {
+            let below = mounted_below(tree, points.as_deref());
+            let hidden =
+                below.filter(|point| shape.grants.iter().all(|it| it.area.path() != *point));
+            found.extend(hidden.map(Path::to_path_buf));
+        }
+    }
+    found
 }
 
 /// Reads a script for one call. It is never read again: what follows works on these bytes.
@@ -352,8 +437,8 @@ fn forbid_execution(mounts: &mut BTreeMap<PathBuf, Mount>, written: &[Area]) -> 
 }
 
 /// Leaves out what an equal grant above shows already, except a folder below which something is
-/// shown read-only.
-fn uncovered(mounts: BTreeMap<PathBuf, Mount>) -> Vec<Mount> {
+/// shown read-only, and what is left out of the grant above (`masks`).
+fn uncovered(mounts: BTreeMap<PathBuf, Mount>, masks: &[PathBuf]) -> Vec<Mount> {
     let covered = |m: &Mount| {
         // The nearest one above decides what shows there without this mount.
         let above = m
@@ -366,6 +451,7 @@ fn uncovered(mounts: BTreeMap<PathBuf, Mount>) -> Vec<Mount> {
             .take_while(|(path, _)| path.starts_with(&m.path));
         above.is_some_and(|other: &Mount| (other.access, other.no_exec) == (m.access, m.no_exec))
             && !below.any(|(_, other)| other.access < m.access)
+            && !masks.contains(&m.path)
     };
     mounts.values().filter(|m| !covered(m)).cloned().collect()
 }
@@ -464,65 +550,91 @@ pub fn opens(folder: &Path, names: &str, uid: u32, mode: u32) -> bool {
         || look(folder).is_ok_and(|folder| folder.st_uid == uid)
 }
 
-/// Regular files of one folder whose names match, in order. A missing folder or name matches
-/// nothing.
-fn matching(folder: &Path, names: &str, asked: &str) -> Result<Vec<(PathBuf, FileStat)>, Fault> {
-    let mut found = Vec::new();
-    let one = literal(names);
-    let named: Box<dyn Iterator<Item = nix::Result<String>>> = match &one {
-        Some(name) => Box::new(std::iter::once(Ok(name.clone()))),
-        None => listed(folder)?,
-    };
-    for name in named {
-        let name = name.map_err(|errno| explain(folder, errno))?;
-        if one.is_none() && !name_matches(names, &name) {
-            continue;
-        }
-        let path = folder.join(name);
-        // A link that matches is passed over: it could lead anywhere.
-        let stat = match look(&path) {
-            Ok(stat) => stat,
-            Err(errno) if one.is_some() && errno != Errno::ENOENT => {
-                return Err(explain(folder, errno));
-            }
-            // Not skipped: files would be left out silently.
-            Err(errno @ (Errno::EMFILE | Errno::ENFILE)) => return Err(explain(folder, errno)),
-            Err(_) => continue,
-        };
-        if is(&stat, SFlag::S_IFDIR) && one.is_some() {
-            let person = format!(
-                "{}: is a folder; for the folder and all below write `{asked}/`",
-                path.display()
-            );
-            return Err(refuse("a granted file is a folder", person));
-        }
-        if is(&stat, SFlag::S_IFREG) && opens(folder, names, stat.st_uid, stat.st_mode) {
-            found.push((path, stat));
-        }
-        if found.len() > MAX_SNAPSHOT_FILES {
-            let at = folder.display();
-            let person = format!(
-                "{at}/{names}: more than {MAX_SNAPSHOT_FILES} files match; request the folder with \
-                `/**`"
-            );
-            return Err(refuse("a file pattern matches too many files", person));
-        }
-    }
-    found.sort_by(|a, b| a.0.cmp(&b.0));
-    Ok(found)
+/// What one folder holds for a pattern.
+struct Matching {
+    /// The folder that was read.
+    folder: FileStat,
+    /// Regular files whose names match, in order.
+    files: Vec<(PathBuf, FileStat)>,
+    /// What else lies there, but for links: covered where the whole folder is shown.
+    others: Vec<PathBuf>,
 }
 
-/// The names in a folder one by one, because a tool can make as many as it likes.
-fn listed(folder: &Path) -> Result<Box<dyn Iterator<Item = nix::Result<String>>>, Fault> {
+/// The files of one folder whose names match. A missing folder or name matches nothing.
+fn matching(folder: &Path, names: &str, asked: &str) -> Result<Option<Matching>, Fault> {
     let failed = |errno| explain(folder, errno);
-    let opened = match without_links(folder, OFlag::O_RDONLY | OFlag::O_DIRECTORY) {
-        Err(Errno::ENOENT) => return Ok(Box::new(std::iter::empty())),
+    let opened = match without_links(folder, OFlag::O_PATH | OFlag::O_DIRECTORY) {
+        Err(Errno::ENOENT) => return Ok(None),
         other => other.map_err(failed)?,
     };
-    let names = files::names_in(opened).map_err(failed)?;
-    Ok(Box::new(names.filter_map(|name| {
-        name.map(|name| name.into_string().ok()).transpose()
-    })))
+    let mut found = Matching {
+        folder: fstat(&opened).map_err(failed)?,
+        files: Vec::new(),
+        others: Vec::new(),
+    };
+    let one = literal(names);
+    // One by one, because a tool can make as many as it likes.
+    let named: Box<dyn Iterator<Item = nix::Result<CString>>> = match &one {
+        Some(name) => Box::new(std::iter::once(
+            CString::new(name.as_bytes()).map_err(|_| Errno::EINVAL),
+        )),
+        None => Box::new(files::names_in(&opened).map_err(failed)?),
+    };
+    for name in named {
+        let name = name.map_err(failed)?;
+        let path = folder.join(OsStr::from_bytes(name.to_bytes()));
+        let stat = match fstatat(&opened, name.as_c_str(), AtFlags::AT_SYMLINK_NOFOLLOW) {
+            Ok(stat) => Some(stat),
+            Err(Errno::ENOENT) if one.is_some() => continue,
+            // Gone for a moment, perhaps.
+            Err(Errno::ENOENT) => None,
+            Err(errno) => return Err(explain(&path, errno)),
+        };
+        match stat {
+            Some(stat) if is(&stat, SFlag::S_IFLNK) && one.is_some() => {
+                return Err(explain(&path, Errno::ELOOP));
+            }
+            // In a list it is passed over: it could lead anywhere.
+            Some(stat) if is(&stat, SFlag::S_IFLNK) => {}
+            Some(stat) if is(&stat, SFlag::S_IFDIR) && one.is_some() => {
+                let person = format!(
+                    "{}: is a folder; for the folder and all below write `{asked}/`",
+                    path.display()
+                );
+                return Err(refuse("a granted file is a folder", person));
+            }
+            Some(stat)
+                if name.to_str().is_ok_and(|name| name_matches(names, name))
+                    && is(&stat, SFlag::S_IFREG)
+                    && opens(folder, names, stat.st_uid, stat.st_mode) =>
+            {
+                found.files.push((path, stat));
+            }
+            _ if found.others.len() <= MAX_SNAPSHOT_FILES => found.others.push(path),
+            _ => {}
+        }
+        found.check(folder, names)?;
+    }
+    found.files.sort_by(|a, b| a.0.cmp(&b.0));
+    Ok(Some(found))
+}
+
+impl Matching {
+    fn check(&self, folder: &Path, names: &str) -> Result<(), Fault> {
+        let Matching { files, others, .. } = self;
+        // What has no name in UTF-8 cannot be covered.
+        let can_cover = others.len() <= MAX_SNAPSHOT_FILES
+            && others.iter().all(|other| other.to_str().is_some());
+        if files.len() <= MAX_SNAPSHOT_FILES || can_cover && files.len() <= MAX_WRITABLE_ENTRIES {
+            return Ok(());
+        }
+        let at = folder.display();
+        let person = format!(
+            "{at}/{names}: more than {MAX_SNAPSHOT_FILES} files match, and as many others lie \
+             there, or one whose name is not UTF-8; request the folder with `/**`"
+        );
+        Err(refuse("a file pattern matches too many files", person))
+    }
 }
 
 /// The mounts of this machine. An unreadable list is an error: it could hold any mount point. (Read
@@ -539,12 +651,14 @@ fn mount_points(shape: &Shape) -> Result<Option<Arc<Mounts>>, Fault> {
         })
 }
 
+/// What is mounted below a folder.
+fn mounted_below<'m>(path: &'m Path, mounts: Option<&'m Mounts>) -> impl Iterator<Item = &'m Path> {
+    let points = mounts.into_iter().flat_map(|mounts| mounts.points());
+    points.filter(move |point| *point != path && point.starts_with(path))
+}
+
 fn check_mounts(path: &Path, mounts: Option<&Mounts>) -> Result<(), Fault> {
-    match mounts
-        .iter()
-        .flat_map(|mounts| mounts.points())
-        .find(|point| *point != path && point.starts_with(path))
-    {
+    match mounted_below(path, mounts).next() {
         None => Ok(()),
         Some(point) => Err(refuse(
             "a granted folder contains a mount point",

@@ -6,7 +6,7 @@ use crate::base::text::printable;
 use crate::fault::{Fault, Kind};
 use crate::policy::{Access, is_obeyed};
 use crate::quantity::{MAX_SNAPSHOT_FILES, MAX_WRITABLE_ENTRIES};
-use crate::sandbox::{Totals, below, errno as errno_of};
+use crate::sandbox::{Totals, below, errno as errno_of, is_closed};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::stat::{FileStat, fstat, lstat};
@@ -84,6 +84,7 @@ fn walk(
                 return Err(explain(path, errno));
             }
             _ if closed => {}
+            Some(Errno::EACCES) if is_closed(error.path()) => {}
             // An unreadable folder may hold a link, and the tool as its owner could make the folder
             // readable.
             errno => {
@@ -145,13 +146,14 @@ pub fn specials_at(path: &Path) -> Result<Vec<PathBuf>, Fault> {
     without_links(path, OFlag::O_PATH).map_or(Ok(Vec::new()), |folder| specials(&folder, path))
 }
 
-/// Entries of a writable tree that others run or obey, shown read-only. The folders above them
+/// Entries of a writable tree that others run or obey, or that may be files elsewhere, shown
+/// read-only. The folders above them
 /// become writable mounts of their own: a mount point cannot be renamed (EBUSY, rename(2)), so
 /// nothing can take the place of these folders.
 type ReadOnlyEntries = Vec<(PathBuf, Access, FileStat)>;
 
-/// Refuses a writable tree that holds something through which a write reaches further, or packages.
-/// Returns the entries to show read-only, and the tree's size.
+/// Refuses a writable tree that holds packages, or a link to a repository. Returns the entries to
+/// show read-only, and the tree's size.
 pub fn check_writable(folder: &OwnedFd, path: &Path) -> Result<(ReadOnlyEntries, Totals), Fault> {
     let (mut kept, mut totals): (ReadOnlyEntries, _) = (Vec::new(), Totals::default());
     walk(
@@ -168,7 +170,11 @@ pub fn check_writable(folder: &OwnedFd, path: &Path) -> Result<(ReadOnlyEntries,
                 return Ok(());
             }
             let name = place.file_name().unwrap_or_default().to_string_lossy();
-            if is_obeyed(&name) || meta.is_dir() && is_repository(entry.path()) {
+            // The other name of a file with two may lie outside the grant.
+            if is_obeyed(&name)
+                || meta.is_dir() && is_repository(entry.path())
+                || meta.is_file() && meta.nlink() > 1
+            {
                 let stat = lstat(entry.path()).map_err(|errno| explain(&place, errno))?;
                 if entry.depth() == 0 || !(meta.is_dir() || meta.is_file()) {
                     let person = format!(
@@ -183,7 +189,12 @@ pub fn check_writable(folder: &OwnedFd, path: &Path) -> Result<(ReadOnlyEntries,
                 kept.push((place, Access::Read, stat));
                 return Ok(());
             }
-            check_entry(&place, &name, &meta)
+            if ["node_modules", "pyvenv.cfg"].contains(&&*name) {
+                let why = "a tool may not write into packages; move it out of the grant";
+                let person = format!("{}: {why}", place.display());
+                return Err(refuse("a writable folder holds packages", person));
+            }
+            Ok(())
         },
     )?;
     fn between(place: &Path, path: &Path) -> Vec<PathBuf> {
@@ -204,7 +215,7 @@ pub fn check_writable(folder: &OwnedFd, path: &Path) -> Result<(ReadOnlyEntries,
             path.display()
         );
         return Err(refuse(
-            "a writable folder holds too many repositories or settings",
+            "a writable folder holds too many repositories, settings or hard links",
             person,
         ));
     }
@@ -213,23 +224,6 @@ pub fn check_writable(folder: &OwnedFd, path: &Path) -> Result<(ReadOnlyEntries,
         kept.push((place, Access::Write, stat));
     }
     Ok((kept, totals))
-}
-
-fn check_entry(place: &Path, name: &str, facts: &Metadata) -> Result<(), Fault> {
-    let shown = place.display();
-    if facts.is_file() && facts.nlink() > 1 {
-        let person = format!(
-            "{shown}: has more than one hard link, and the other may lie outside the grant; copy \
-            the file instead"
-        );
-        return Err(refuse("a writable folder holds a hard-linked file", person));
-    }
-    if ["node_modules", "pyvenv.cfg"].contains(&name) {
-        let person =
-            format!("{shown}: a tool may not write into packages; move it out of the grant");
-        return Err(refuse("a writable folder holds packages", person));
-    }
-    Ok(())
 }
 
 /// Refuses to write in a repository without a work tree: git runs its hooks, and what its settings

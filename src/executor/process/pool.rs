@@ -4,7 +4,9 @@
 use super::call::Ready;
 use super::grants;
 use super::relay::{self, Companion, Relay};
+use super::sessions::Sessions;
 use super::spec::{RoleNeeds, spec};
+use super::waiting::WaitingPool;
 use crate::base::semaphore::FairSemaphore;
 use crate::base::text;
 use crate::egress::protocol::Served;
@@ -51,6 +53,9 @@ pub struct Launchers {
     idle: Arc<IdlePool<(Spec, Option<Served>), Ready>>,
     /// `host:port` of the operator's proxy, by which the hosts of tools are reached.
     pub proxy: Option<String>,
+    /// Processes that were started before their calls.
+    pub waiting: WaitingPool,
+    pub sessions: Sessions,
 }
 
 impl Launchers {
@@ -60,6 +65,8 @@ impl Launchers {
             sandbox: Sandbox::new(own, ids),
             idle: Arc::new(IdlePool::new(MAX_IDLE)),
             proxy: None,
+            waiting: WaitingPool::default(),
+            sessions: Sessions::default(),
         }
     }
 
@@ -137,7 +144,7 @@ impl Launchers {
         let process = self.start(spec, true).await?;
         let (control, theirs) = relay::control()?;
         let brings = CallInput {
-            fd3: Some(&theirs),
+            inherited: &[theirs],
             ..CallInput::default()
         };
         // The relay uses no standard stream.
@@ -179,9 +186,10 @@ impl Launchers {
         ]
     }
 
-    /// Ends all idle launchers.
+    /// Ends all idle launchers, and the processes that wait.
     pub fn close(&self) {
         self.idle.clear();
+        self.waiting.clear();
     }
 }
 
@@ -201,10 +209,7 @@ pub async fn resolve(shape: &Shape, script: bool) -> Result<grants::ResolvedGran
     }
     if !shape.grants.iter().any(|grant: &Grant| match &grant.area {
         _ if grant.access == Access::Write => true,
-        Area::Tree(path) => {
-            let masked = path.starts_with("/tmp") || path.starts_with("/dev/shm");
-            elsewhere(path, &shape.folder) || masked
-        }
+        Area::Tree(path) => elsewhere(path, &shape.folder) || crate::sandbox::is_late(path),
         Area::File(file) => elsewhere(file, &shape.folder),
         Area::Names { .. } => true,
     }) {

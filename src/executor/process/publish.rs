@@ -2,13 +2,13 @@
 //! folder.
 
 use crate::base::files::{self, names_in, open_at};
-use crate::executor::Artifact;
+use crate::executor::{Artifact, LeftFile};
 use crate::policy::{self, Shape};
 use crate::quantity::Limit;
 use crate::sandbox::{self, StagedFolder};
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, renameat};
-use nix::sys::stat::{Mode, SFlag, fchmod, fstat, fstatat};
+use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat, fstatat};
 use nix::unistd::{UnlinkatFlags, fchown, unlinkat};
 use std::ffi::{CStr, CString};
 use std::io::Read;
@@ -19,6 +19,8 @@ use std::path::Path;
 /// Most files in one staged folder.
 const MAX_FILES: usize = 1000;
 const PIECE: usize = 64 * 1024;
+/// The output folder of a call, as an outcome names it.
+const OUTPUT: &str = "output";
 const REPLACED: &str = "the folder was replaced during the call";
 /// A temporary file of ours that is this old belongs to no call that still runs, seconds.
 const ABANDONED_AFTER_SECONDS: i64 = 3600;
@@ -67,6 +69,7 @@ fn artifact(path: String, bytes: u64, why: Option<PublishRefusal>) -> Artifact {
         dropped_because: why.map(|why| why.text),
         failed,
         over: None,
+        stored: None,
     }
 }
 
@@ -74,6 +77,9 @@ fn artifact(path: String, bytes: u64, why: Option<PublishRefusal>) -> Artifact {
 /// reason; no failure here hides a file that is already published. Where the files pass
 /// `scratchBytes`, none is published.
 pub async fn all(stages: &[StagedFolder], copies: &[OwnedFd], shape: &Shape) -> Vec<Artifact> {
+    if stages.is_empty() {
+        return Vec::new();
+    }
     // The folder as an outcome names it.
     let own = &shape.folder;
     let shown = |stage: &StagedFolder| {
@@ -165,6 +171,94 @@ fn size(copy: &OwnedFd, name: &CStr) -> u64 {
     regular.map_or(0, |stat| u64::try_from(stat.st_size).unwrap_or(0))
 }
 
+/// What a call left for its caller, and what of it is not taken.
+#[derive(Default)]
+pub struct LeftFiles {
+    pub files: Vec<LeftFile>,
+    pub refused: Vec<Artifact>,
+}
+
+/// The files in the output folder of a call, whose processes are all gone. Beyond a limit of the
+/// call, none is taken.
+pub fn left(output: &OwnedFd, shape: &Shape) -> LeftFiles {
+    let mut left = LeftFiles::default();
+    let names = match names(output, |_| true) {
+        Ok(names) => names,
+        Err(errno) => {
+            left.refused
+                .push(artifact(OUTPUT.to_owned(), 0, Some(errno.into())));
+            return left;
+        }
+    };
+    for name in &names {
+        let shown = crate::base::text::printable(&name.to_string_lossy());
+        match plain_file(output, name) {
+            Ok((name, file, stat)) => left.files.push(LeftFile {
+                name: name.to_owned(),
+                file,
+                bytes: u64::try_from(stat.st_size).unwrap_or(u64::MAX),
+            }),
+            Err(why) => {
+                let path = format!("{OUTPUT}/{shown}");
+                left.refused
+                    .push(artifact(path, size(output, name), Some(why)));
+            }
+        }
+    }
+    let bytes = left.files.iter().map(|file| file.bytes);
+    let bytes = bytes.fold(0, u64::saturating_add);
+    // Everything counts: also what would not be taken was left.
+    for (limit, count) in [
+        (Limit::ArtifactFiles, names.len() as u64),
+        (Limit::ArtifactBytes, bytes),
+    ] {
+        if count > shape.limits.get(limit) {
+            let over = Some(limit);
+            let why = Some(
+                format!("there is more than {} allows", limit.name())
+                    .as_str()
+                    .into(),
+            );
+            let refused = vec![Artifact {
+                over,
+                ..artifact(OUTPUT.to_owned(), bytes, why)
+            }];
+            return LeftFiles {
+                files: Vec::new(),
+                refused,
+            };
+        }
+    }
+    left
+}
+
+/// Opens an entry that is a plain file of one name, which text can show.
+fn plain_file<'n>(
+    copy: &OwnedFd,
+    name: &'n CStr,
+) -> Result<(&'n str, std::fs::File, FileStat), PublishRefusal> {
+    let text = name
+        .to_str()
+        .ok()
+        .filter(|text| crate::base::text::is_printable(text));
+    let text = text.ok_or("its name is not UTF-8, or holds characters that do not print")?;
+    let source = open_at(copy, name, OFlag::O_RDONLY).map_err(|e| match e {
+        Errno::ELOOP => "it is a symbolic link".into(),
+        e => PublishRefusal {
+            failed: false,
+            ..e.into()
+        },
+    })?;
+    let stat = fstat(&source)?;
+    if !files::is(stat.st_mode, SFlag::S_IFREG) {
+        return Err("it is not a regular file".into());
+    }
+    if stat.st_nlink != 1 {
+        return Err("it has more than one hard link".into());
+    }
+    Ok((text, source.into(), stat))
+}
+
 /// Publishes one staged folder. `most`: most bytes of a file.
 fn one(
     stage: &StagedFolder,
@@ -227,39 +321,20 @@ fn file(
     most: u64,
     owner: (u32, u32),
 ) -> Result<Option<u64>, PublishRefusal> {
-    let text = name
-        .to_str()
-        .ok()
-        .filter(|text| crate::base::text::is_printable(text));
-    let text = text.ok_or("its name is not UTF-8, or holds characters that do not print")?;
-    let source = open_at(copy, name, OFlag::O_RDONLY).map_err(|e| match e {
-        Errno::ELOOP => "it is a symbolic link".into(),
-        e => PublishRefusal {
-            failed: false,
-            ..e.into()
-        },
-    })?;
-    let stat = fstat(&source)?;
-    let regular = files::is(stat.st_mode, SFlag::S_IFREG);
+    let (text, source, stat) = plain_file(copy, name)?;
     let globs: Vec<&String> = stage
         .names
         .iter()
         .filter(|glob| policy::name_matches(glob, text))
         .collect();
     let size = stat.st_size as u64;
-    let refused = if !regular {
-        Some("it is not a regular file".to_owned())
-    } else if globs.is_empty() {
+    let refused = if globs.is_empty() {
         Some(format!(
             "its name matches none of {}",
             stage.names.join(", ")
         ))
-    } else if policy::is_definition(text) {
-        Some("a tool may not make tools or policies".to_owned())
     } else if files::as_listed(&stage.folder, text.as_ref()) != stage.folder.join(text) {
         Some("its folder lists a file under another spelling of that name".to_owned())
-    } else if stat.st_nlink != 1 {
-        Some("it has more than one hard link".to_owned())
     } else if size > most {
         Some(format!("it is larger than fileBytes ({most} bytes)"))
     } else {
@@ -268,15 +343,19 @@ fn file(
     if let Some(why) = refused {
         return Err(why.as_str().into());
     }
-    let source = std::fs::File::from(source);
     if files::as_owner(owner, || Ok(same(to, name, &source, size))).is_ok_and(|same| same) {
         return Ok(None);
+    }
+    if policy::is_definition(text) {
+        return Err("a tool may not make tools or policies".into());
     }
     if policy::is_obeyed(text) {
         return Err("other programs run or obey a file of that name".into());
     }
     if policy::leads_modules(text) {
-        return Err("interpreters find modules by a file of that name".into());
+        return Err(
+            "interpreters find modules, or this host packages, by a file of that name".into(),
+        );
     }
     files::as_owner(owner, || {
         write(to, name, &source, size, stat.st_mode & 0o644)

@@ -66,7 +66,7 @@ pub fn confinement(shape: &Shape) -> (Shape, RoleNeeds) {
         bare,
         RoleNeeds {
             outlives_calls: true,
-            keeps_fd3: true,
+            inherited: 1,
             role,
             ..RoleNeeds::default()
         },

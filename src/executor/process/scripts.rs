@@ -2,12 +2,15 @@
 
 use super::call::{Captured, Finished, ProgramCall, Ready};
 use super::pool::{Launchers, fault};
+use super::ready::ReadyProcesses;
+use super::session_calls::{CallOfSession, SessionCalls, killed_ending};
 use super::spec::{RoleNeeds, source_name};
+use super::waiting::Waiting;
 use crate::base::{lock, millis};
 use crate::egress::Traffic;
 use crate::executor::{
     Attempt, Call, CallDeadline, Clock, Context, Denials, Ending, Executor, Gauge, Outcome,
-    Running, ToolSender, output,
+    Running, Started, ToolSender, output,
 };
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
@@ -18,10 +21,11 @@ use crate::sandbox::protocol::{Exited, Killed, Note, Source, ToLauncher};
 use crate::sandbox::{CallInput, LauncherError, limits, notes};
 use output::Output;
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The message for a caller whose sandbox is not ready in time.
 const RAISING: &str = "the tool's sandbox is still being set up";
@@ -40,11 +44,14 @@ const NOT_RECORDED: &str = "which files and system calls the kernel refused: onl
                             the policy, records them)";
 const NEVER_SEEN: &str = "descriptors and file sizes that were refused (openFiles, fileBytes)";
 
+/// A launcher that ran a call, how that ended, and how long its process had waited before.
+type Served = (Ready, Finished, Option<Duration>);
 /// A runtime with packages, and what an empty script with them was refused.
 type Noise = (Runtime, Option<Built>, Arc<BTreeSet<Attempt>>);
 
 pub struct Scripts {
     launchers: Arc<Launchers>,
+    ready: Arc<ReadyProcesses>,
     noise: Mutex<Vec<Noise>>,
 }
 
@@ -66,11 +73,25 @@ impl Executor for Scripts {
                 Ok(input) => input,
                 Err(ending) => return Ok(outcome(ending, started)),
             };
+            // Boxed: calls of code are polled inside each other.
+            let running: Running<'_> = match &call.session {
+                None => Box::pin(self.run_recorded(context, confinement, &input, started, events)),
+                Some(session) => {
+                    let launchers = self.launchers.clone();
+                    let call = CallOfSession {
+                        context,
+                        session,
+                        confinement,
+                        events,
+                    };
+                    Box::pin(async move { SessionCalls { launchers }.run(&call).await })
+                }
+            };
             tokio::select! {
                 biased;
                 // The other branch is dropped, and with it the launcher and the tool.
                 () = context.cancel.cancelled() => Ok(outcome(Ending::Cancelled, started)),
-                done = self.run_recorded(context, confinement, &input, started, events) => done,
+                done = running => done,
             }
         })
     }
@@ -79,9 +100,15 @@ impl Executor for Scripts {
 impl Scripts {
     pub fn new(launchers: Arc<Launchers>) -> Scripts {
         Scripts {
+            ready: Arc::new(ReadyProcesses::new(launchers.clone())),
             launchers,
             noise: Mutex::default(),
         }
+    }
+
+    /// The processes that wait for calls.
+    pub fn ready(&self) -> &Arc<ReadyProcesses> {
+        &self.ready
     }
 
     /// Runs one call. If refusals are recorded, adds them to the outcome.
@@ -121,40 +148,62 @@ impl Scripts {
     ) -> Result<(Outcome, Option<RecordedCall>), Fault> {
         let Confinement { shape, per_call } = confinement;
         let mut shape = Arc::clone(shape);
-        let source = per_call.source.as_deref().map(|text| {
+        let text = per_call.source.as_deref();
+        // Code that calls tools is started with its call.
+        let is_file = shape.ready.is_none() || per_call.offer.is_some();
+        let source = text.filter(|_| is_file).map(|text| {
             let name = source_name(shape.runtime.language, text);
             let script = shape.folder.join(name);
-            Arc::make_mut(&mut shape).script = Some(script);
-            (Source::New(name.to_owned()), text.as_bytes())
+            Arc::make_mut(&mut shape).script = Some(script.clone());
+            (Source::New(script), text.as_bytes())
         });
+        let has_pipes = per_call.offer.iter().any(|it| !it.tools.is_empty());
         let needs = RoleNeeds {
             principal: context.map_or_else(String::new, |context| context.principal.clone()),
             own_source: source.is_some(),
+            // The two pipes by which it calls tools.
+            inherited: if has_pipes { 2 } else { 0 },
+            stubs: per_call.offer.as_ref().map(|offer| offer.stubs.clone()),
             ..RoleNeeds::default()
         };
         let source = source.or_else(|| {
             let read = per_call.script.as_ref()?;
             Some((Source::File(read.file.clone()), read.bytes.as_slice()))
         });
+        let framed = runtimes::reads_frame(&shape)
+            .then(|| runtimes::frame(text.unwrap_or_default(), &per_call.about, input));
+        let variables = per_call.variables();
         let began = context.map_or(started, |context| context.deadline.began);
         let call = ProgramCall {
             brings: CallInput {
                 source,
-                environment: Some(&per_call.env),
-                fd3: None,
+                environment: Some(&variables),
+                files: &per_call.files,
+                inherited: &[],
             },
-            input,
+            input: framed.as_deref().unwrap_or(input),
             secrets: &per_call.secrets,
             limits: &shape.limits,
             clock: Clock::new(began, per_call.timeout_ms),
             events,
+            tools: per_call.offer.as_ref().map_or(&[], |offer| &offer.tools),
             traffic: &context.map_or_else(Arc::default, |context| Arc::clone(&context.traffic)),
         };
-        let (ready, mut finished) = self.call(&call, &shape, &needs).await?;
+        let served = self.serve_ready(&call, confinement).await?;
+        let (ready, mut finished, waited) = match served {
+            Some(served) => served,
+            None => self.call(&call, &shape, &needs).await?,
+        };
         let recorded = finished
             .exited
             .recorder_lost
             .and_then(|lost| Some(RecordedCall::read(finished.staged.pop()?, lost)));
+        let refused = finished
+            .exited
+            .refused
+            .iter()
+            .chain(recorded.iter().flat_map(|recorded| &recorded.refused));
+        refused.for_each(|address| lock(call.traffic).refused_port(*address));
         let deadline = context.map_or_else(
             || CallDeadline::usual("", None),
             |context| context.deadline.clone(),
@@ -172,9 +221,8 @@ impl Scripts {
         // Only after a good answer are staged files and the launcher kept.
         if matches!(outcome.ending, Ending::Answered(_)) {
             let staged = &finished.staged;
-            if !staged.is_empty() {
-                outcome.published(ready.publish(staged, &shape).await, &shape.limits);
-            }
+            let published = ready.publish_and_leave(staged, &shape, events).await?;
+            outcome.published(published, &shape.limits);
             // Published files stay published, even if the launcher is gone by now; then it is just
             // not kept.
             if (staged.is_empty() || ready.launcher.send(&ToLauncher::Done, &[]).is_ok())
@@ -184,7 +232,35 @@ impl Scripts {
             }
         }
         outcome.usage.wall_ms = millis(started.elapsed());
+        outcome.usage.started = waited.map(|_| Started::Ready);
+        outcome.usage.waited_ms = waited.map(millis);
         Ok((outcome, recorded))
+    }
+
+    /// Has a process that was started for such a call serve it. `None`: there is none, or it ended
+    /// before the call came.
+    async fn serve_ready(
+        &self,
+        call: &ProgramCall<'_>,
+        confinement: &Confinement,
+    ) -> Result<Option<Served>, Fault> {
+        let taking = self.ready.take(confinement);
+        let taken = call.clock.prepare(RAISING, taking).await.map_err(fault)?;
+        let Some(Waiting {
+            ready,
+            pipes,
+            since,
+            ..
+        }) = taken
+        else {
+            return Ok(None);
+        };
+        call.events.opened(&confinement.shape).await?;
+        let waited = since.elapsed();
+        match ready.call_started(call, pipes).await {
+            Err(LauncherError::Gone) => Ok(None),
+            finished => Ok(Some((ready, finished.map_err(fault)?, Some(waited)))),
+        }
     }
 
     /// Has a launcher that is idle, or a new one, run the call.
@@ -193,7 +269,7 @@ impl Scripts {
         call: &ProgramCall<'_>,
         shape: &Arc<Shape>,
         needs: &RoleNeeds,
-    ) -> Result<(Ready, Finished), Fault> {
+    ) -> Result<Served, Fault> {
         let mut again = true;
         loop {
             let ready = call
@@ -206,7 +282,7 @@ impl Scripts {
                 // The launcher was killed while idle, and most likely all idle ones were: try again
                 // with a new one.
                 Err(LauncherError::Gone) if std::mem::take(&mut again) => self.launchers.close(),
-                finished => return Ok((ready, finished.map_err(fault)?)),
+                finished => return Ok((ready, finished.map_err(fault)?, None)),
             }
         }
     }
@@ -383,14 +459,8 @@ fn failure(
     if printed.bad.is_some() {
         return printed.bad.clone();
     }
-    match exited.killed {
-        Some(Killed::Deadline) => return Some(Ending::TimedOut { limit_ms }),
-        Some(Killed::Memory) => return over(Limit::MemoryBytes),
-        Some(Killed::Cpu) => return over(Limit::CpuMs),
-        Some(Killed::TooMany(limit, allowed)) => return Some(Ending::OverLimit { limit, allowed }),
-        Some(Killed::Written(limit)) => return over(limit),
-        Some(Killed::Requested) => return Some(Ending::Cancelled),
-        None => {}
+    if let Some(killed) = exited.killed {
+        return Some(killed_ending(killed, &shape.limits, limit_ms));
     }
     let signal = exited.status & 0x7f;
     let code = (exited.status >> 8) & 0xff;
@@ -450,6 +520,8 @@ const FOLDER: &str = "/tmp";
 #[derive(Debug, Default)]
 pub struct RecordedCall {
     pub attempts: Vec<Attempt>,
+    /// Connections to ports that the call may not reach.
+    pub refused: Vec<SocketAddr>,
     /// What is missing in `attempts`, in words.
     pub missing: Vec<String>,
 }
@@ -462,6 +534,7 @@ impl RecordedCall {
         for note in notes(found) {
             match note {
                 Note::Attempt(attempt) => kept.attempts.push(attempt),
+                Note::Refused(address) => kept.refused.push(address),
                 Note::Full => kept
                     .missing
                     .push("later refusals: there was no room for more".to_owned()),
@@ -531,7 +604,6 @@ mod tests {
     use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
     use std::collections::BTreeMap;
     use std::os::fd::{AsFd, OwnedFd};
-    use std::time::Duration;
 
     fn shape() -> Shape {
         let runtime = Runtime {
@@ -541,6 +613,7 @@ mod tests {
             roots: Vec::new(),
             version: String::new(),
             found: String::new(),
+            environment: None,
         };
         examine::bare(runtime)
     }
@@ -579,6 +652,7 @@ mod tests {
             limits: &shape.limits,
             clock,
             events: &ToolSender::unheard(),
+            tools: &[],
             traffic: &Mutex::default(),
         };
         let call = ready.call(&call);
@@ -603,7 +677,7 @@ mod tests {
                 matches!(
                     start,
                     ToLauncher::Start {
-                        timeout_ms: 15_000..=20_000,
+                        timeout_ms: Some(15_000..=20_000),
                         ..
                     }
                 ),

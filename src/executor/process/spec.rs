@@ -3,11 +3,14 @@
 use super::grants;
 use crate::base::mask::Hidden;
 use crate::manifest::Language;
-use crate::policy::{Program, Shape};
+use crate::packages::store::FONT_LISTS;
+use crate::policy::{FILES_VARIABLE, Program, Shape};
 use crate::quantity::Limit;
 use crate::runtimes::{self, Guard};
-use crate::sandbox::{self, Executable, Spec, environment, probe, role_name};
-use std::path::Path;
+use crate::sandbox::{
+    self, CALL_OUTPUT, Executable, Serves, Spec, Stage, environment, probe, role_name,
+};
+use std::path::{Path, PathBuf};
 
 /// What a launcher needs beyond the shape: its principal, and what our own roles need.
 #[derive(Clone, Debug, Default)]
@@ -18,7 +21,12 @@ pub struct RoleNeeds {
     pub memory: u64,
     pub processes: u64,
     pub outlives_calls: bool,
-    pub keeps_fd3: bool,
+    /// It runs the cells of a session.
+    pub cells: bool,
+    /// How many descriptors from 3 on its calls bring.
+    pub inherited: usize,
+    /// Of a script that calls tools, or runs like one: what they take, shown to it as a file.
+    pub stubs: Option<String>,
     /// The script comes with the call.
     pub own_source: bool,
     /// The role where the program is ourselves: its name for `sandbox::reenter`.
@@ -47,7 +55,7 @@ pub fn spec(shape: &Shape, resolved: grants::ResolvedGrants, extra: &RoleNeeds) 
     let (executable, arguments) = match (&shape.runtime.program, &extra.role) {
         (Program::Path(path), None) => (
             Executable::Path(path.clone()),
-            arguments(shape, path, &guard),
+            arguments(shape, path, &guard, extra),
         ),
         (_, role) => (
             Executable::Ourselves,
@@ -66,19 +74,28 @@ pub fn spec(shape: &Shape, resolved: grants::ResolvedGrants, extra: &RoleNeeds) 
     let mut variables = shape_lines(shape);
     runtimes::set_variables(shape, &mut variables);
     let mut files = guard.files;
-    if shape.entry_point.is_some()
-        && let (Some(text), Some(path)) = (
-            runtimes::shim_source(language),
-            runtimes::shim_path(language),
-        )
-    {
+    if let (Some(stubs), Some((path, text))) = (&extra.stubs, runtimes::calls_shim(language)) {
+        let name = path.rsplit('/').next().unwrap_or(path);
+        files.push((name.to_owned(), text.to_owned()));
+        let name = runtimes::stubs_name(language);
+        variables.push(format!("TOOL_STUBS=/.toolhost/{name}"));
+        files.push((name.to_owned(), stubs.clone()));
+    }
+    if let Some((path, text)) = shim(shape, extra) {
         let name = path.rsplit('/').next().unwrap_or(path);
         files.push((name.to_owned(), text.to_owned()));
     }
     if !resolved.authorities.is_empty() {
         files.extend(authorities(resolved.authorities, &mut variables));
     }
+    let scratch = font_lists(shape, &mut variables);
     let built = shape.built.iter().filter_map(|built| built.link.clone());
+    let mut stages: Vec<Stage> = resolved.stages.into_iter().map(Stage::Folder).collect();
+    if extra.role.is_none() && shape.takes_files() {
+        stages.push(Stage::Store);
+        variables.push(format!("{FILES_VARIABLE}=[]"));
+        variables.push(format!("TOOL_OUTPUT={CALL_OUTPUT}"));
+    }
     Spec {
         program: sandbox::Program {
             executable,
@@ -90,15 +107,22 @@ pub fn spec(shape: &Shape, resolved: grants::ResolvedGrants, extra: &RoleNeeds) 
             } else {
                 shape.folder.clone()
             },
-            keeps_third: extra.keeps_fd3,
-            lasting: extra.outlives_calls,
+            inherited: extra.inherited,
+            serves: if extra.outlives_calls {
+                Serves::Calls
+            } else if extra.cells {
+                Serves::Session
+            } else {
+                Serves::Call
+            },
         },
         roots: shape.runtime.roots.clone(),
         mounts: resolved.mounts,
-        stages: resolved.stages,
+        stages,
         masks: resolved.masks,
         links: built.chain(guard.links).collect(),
         files,
+        scratch,
         variables: Hidden(variables),
         network: (!shape.network.hosts().is_empty()).then(|| shape.network.ports()),
         local_sockets: shape.local_sockets,
@@ -106,6 +130,28 @@ pub fn spec(shape: &Shape, resolved: grants::ResolvedGrants, extra: &RoleNeeds) 
         principal: extra.principal.clone(),
         recorded: shape.observe && extra.role.is_none(),
     }
+}
+
+/// The list of fonts that was made with the packages. matplotlib looks for fonts again where it
+/// cannot write the folder of its list.
+fn font_lists(shape: &Shape, variables: &mut Vec<String>) -> Vec<(PathBuf, String)> {
+    let Some(built) = &shape.built else {
+        return Vec::new();
+    };
+    let lists = std::fs::read_dir(built.path.join(FONT_LISTS));
+    let lists = lists.into_iter().flatten().flatten().filter_map(|list| {
+        let text = std::fs::read_to_string(list.path()).ok()?;
+        Some((Path::new(".config/matplotlib").join(list.file_name()), text))
+    });
+    let lists: Vec<_> = lists.collect();
+    if !lists.is_empty()
+        && !variables
+            .iter()
+            .any(|line| line.starts_with("MPLCONFIGDIR="))
+    {
+        variables.push("MPLCONFIGDIR=/tmp/.config/matplotlib".to_owned());
+    }
+    lists
 }
 
 /// Where Linux systems keep the certificates of the machine in one file.
@@ -154,21 +200,34 @@ pub fn shape_lines(shape: &Shape) -> Vec<String> {
     lines
 }
 
-fn arguments(shape: &Shape, program: &Path, guard: &Guard) -> Vec<String> {
+/// The shim through which a script runs, if any: its path, and its text.
+fn shim(shape: &Shape, extra: &RoleNeeds) -> Option<(&'static str, &'static str)> {
+    if extra.cells {
+        Some(runtimes::CELLS)
+    } else {
+        runtimes::shim(shape)
+    }
+}
+
+fn arguments(shape: &Shape, program: &Path, guard: &Guard, extra: &RoleNeeds) -> Vec<String> {
     fn text(path: &Path) -> String {
         path.to_string_lossy().into_owned()
     }
     let mut out = vec![text(guard.program.as_deref().unwrap_or(program))];
     out.extend(shape.runtime.arguments.iter().cloned());
     out.extend(guard.arguments.iter().map(|option| (*option).to_owned()));
-    match (&shape.script, &shape.entry_point) {
-        (Some(script), Some(entry)) => {
-            out.extend(runtimes::shim_path(shape.runtime.language).map(str::to_owned));
-            out.push(text(script));
-            out.push(entry.clone());
-        }
-        (Some(script), None) => out.push(text(script)),
-        (None, _) => {}
+    let calls = runtimes::calls_shim(shape.runtime.language).filter(|_| extra.stubs.is_some());
+    let no_tools = calls.filter(|_| extra.inherited == 0);
+    out.extend(calls.map(|(path, _)| path.to_owned()));
+    out.extend(no_tools.map(|_| runtimes::NO_TOOLS.to_owned()));
+    let shim = shim(shape, extra);
+    out.extend(shim.map(|(path, _)| path.to_owned()));
+    out.extend(shape.script.as_deref().map(text));
+    out.extend(shape.entry_point.clone());
+    // A shim that is started before its call loads these while it waits.
+    if let (Some(_), Some(ready)) = (shim, &shape.ready) {
+        out.push(runtimes::READY.to_owned());
+        out.extend(ready.imports.iter().cloned());
     }
     out
 }

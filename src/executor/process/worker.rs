@@ -27,8 +27,8 @@ use tokio::io::{AsyncWriteExt, BufReader};
 use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::time::{Instant, timeout, timeout_at};
 
-/// Longest wait for the end of a worker, or for the launcher's report of it.
-const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(400);
+/// Longest wait for the end of a worker, or for the launcher's report of it, on a busy machine.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A process that serves requests. Dropping this kills it.
 pub struct Worker {
@@ -80,7 +80,7 @@ impl Worker {
             .await
             .map_err(fault)?;
         let brings = CallInput {
-            fd3: Some(handed),
+            inherited: std::slice::from_ref(handed),
             ..CallInput::default()
         };
         let pipes = ready

@@ -7,6 +7,7 @@
 use super::frame::{self, FilePart, FrameLimits, Order, WorkerMessage, invalid};
 use super::role::Role;
 use super::{adapt, engine, guest, trusted_code};
+use crate::base::cpu_time;
 use crate::base::store::Writer;
 use crate::executor::process::grants::ResolvedGrants;
 use crate::executor::process::worker::{Request, Worker, WorkerError};
@@ -21,6 +22,7 @@ use std::io::{self, Write};
 use std::sync::Mutex;
 use std::time::Duration;
 use tokio::io::AsyncBufRead;
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 use wasmtime::component::Component;
 
@@ -36,10 +38,12 @@ const MAX_CODE_BYTES_PER_BYTE: u64 = 32;
 /// Bytes allowed in addition, for memory images: few bytes of a module can describe one.
 const IMAGE_BYTES: u64 = 64 << 20;
 
+/// A compiler that has used more CPU time says that it is slow.
+pub const QUICK: Duration = Duration::from_secs(2);
 /// Most seconds of processor time for one module.
 const MAX_CPU_SECONDS: u64 = 300;
 /// A compiler may last so many times its CPU time, on a busy machine.
-const WALL_TIME_FACTOR: u32 = 4;
+pub const WALL_TIME_FACTOR: u32 = 4;
 /// Longest time of a compilation.
 pub const MAX_TIME: Duration = Duration::from_secs(MAX_CPU_SECONDS * WALL_TIME_FACTOR as u64 + 30);
 
@@ -90,10 +94,12 @@ pub fn serve() -> io::Result<()> {
     else {
         return Err(invalid("the first order was not to compile"));
     };
+    std::thread::spawn(report_slow);
+    let compiled = read(&module, &digest).map(|module| compile(&module, entry_point.as_deref()));
     let mut to = io::stdout().lock();
-    let end = match read(&module, &digest) {
+    let end = match compiled {
         Err(message) => WorkerMessage::Unreadable { message },
-        Ok(module) => match compile(&module, entry_point.as_deref()) {
+        Ok(compiled) => match compiled {
             Err(message) => WorkerMessage::Refused {
                 message: frame::short(&message),
             },
@@ -106,6 +112,16 @@ pub fn serve() -> io::Result<()> {
         },
     };
     to.write_all(&frame::encode(&end, &[])?)?;
+    to.flush()
+}
+
+/// Tells the host once this process has used `QUICK`.
+fn report_slow() -> io::Result<()> {
+    while cpu_time() < QUICK {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let mut to = io::stdout().lock();
+    to.write_all(&frame::encode(&WorkerMessage::Slow, &[])?)?;
     to.flush()
 }
 
@@ -161,12 +177,13 @@ pub struct ModuleRefusal {
 }
 
 /// Has a child compile `module` and write its code to `into`. `tool` names the runtime the child is
-/// started from.
+/// started from. `slow` hears of it if the child takes more than `QUICK`.
 pub async fn run(
     launchers: &Launchers,
     tool: &policy::Shape,
     module: Module,
     into: Writer,
+    slow: oneshot::Sender<()>,
 ) -> Result<Writer, Failure> {
     let Module {
         file,
@@ -176,7 +193,7 @@ pub async fn run(
     let allowed = CompileLimits::new(bytes, tool.limits.get(Limit::MemoryBytes));
     let shape = confinement(tool, &allowed);
     let needs = RoleNeeds {
-        keeps_fd3: true,
+        inherited: 1,
         role: Some(Role::Compile.name()),
         // Any principal's call may wait for this module, so the host itself pays.
         ..RoleNeeds::default()
@@ -212,7 +229,10 @@ pub async fn run(
         traffic: &Mutex::default(),
         cpu_limit: u64::MAX,
     };
-    let failed = match worker.call(request, |from| receive(from, into, most)).await {
+    let failed = match worker
+        .call(request, |from| receive(from, into, most, slow))
+        .await
+    {
         Ok(done) => return done,
         Err(WorkerError::TimedOut) => {
             let message = "this machine is too busy to compile the tool's module; try again later";
@@ -250,7 +270,9 @@ async fn receive(
     from: &mut (impl AsyncBufRead + Unpin),
     mut into: Writer,
     most: u64,
+    slow: oneshot::Sender<()>,
 ) -> io::Result<Result<Writer, Failure>> {
+    let mut slow = Some(slow);
     let mut left = most;
     loop {
         let most = FrameLimits {
@@ -273,6 +295,9 @@ async fn receive(
                     Ok(into) => into,
                     Err(e) => return Ok(Err(not_stored(&e))),
                 };
+            }
+            WorkerMessage::Slow => {
+                slow.take().map(|slow| slow.send(()));
             }
             WorkerMessage::Compiled => return Ok(Ok(into)),
             WorkerMessage::Refused { message: why } => {
@@ -337,7 +362,9 @@ mod tests {
         ] {
             let into = cache.store.write(&key, &CODE).expect("a writer");
             assert!(
-                receive(&mut frames.as_bytes(), into, 8).await.is_err(),
+                receive(&mut frames.as_bytes(), into, 8, oneshot::channel().0)
+                    .await
+                    .is_err(),
                 "{frames:.80}"
             );
             assert_eq!(
@@ -350,7 +377,7 @@ mod tests {
         }
         let frames = code.repeat(2) + "{\"message\":\"compiled\",\"bytes\":0}\n";
         let into = cache.store.write(&key, &CODE).expect("a writer");
-        let written = receive(&mut frames.as_bytes(), into, 8)
+        let written = receive(&mut frames.as_bytes(), into, 8, oneshot::channel().0)
             .await
             .expect("an answer")
             .expect("code");

@@ -10,6 +10,7 @@ use crate::egress::protocol::{RefusalReason, TrafficKind};
 use crate::executor::{Attempt, Denial, Operation, WITHIN};
 use crate::policy::{Access, Area};
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
@@ -71,6 +72,9 @@ impl Watch {
 pub struct WorkerDenials {
     pub attempts: Vec<Attempt>,
     pub denials: Vec<Denial>,
+    /// Connections to ports that are not granted. What names they have, the relay has reported when
+    /// the call is over.
+    pub ports: Vec<SocketAddr>,
     count: usize,
 }
 
@@ -113,6 +117,10 @@ impl WorkerDenials {
             DenialKind::Lookup => network(TrafficKind::Lookup, &target, RefusalReason::NotGranted),
             DenialKind::Request => {
                 network(TrafficKind::Request, &target, RefusalReason::NotGranted)
+            }
+            DenialKind::Connect => {
+                let address = target.parse().map_err(|_| invalid("not an address"))?;
+                self.ports.push(address);
             }
             // The host is not known, so no line that would request it can be named.
             DenialKind::Tcp => network(

@@ -1,19 +1,17 @@
 //! The messages between host and worker, or host and compiler, over two pipes.
 //!
-//! One frame is a line of JSON, which holds the message and the length of a raw payload, and that
-//! payload. Both are bounded, and no length, number or name of a peer is believed unchecked.
+//! Their form is that of `executor::frame`.
 
 use crate::base::lock;
 use crate::base::mask::Hidden;
+pub use crate::executor::frame::{FrameLimits, encode, invalid, read, read_async};
 use crate::policy::{self, Limits};
-use crate::quantity::{KIB, Limit, MIB};
-use serde::de::DeserializeOwned;
+use crate::quantity::{KIB, Limit};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::io::{self, BufRead, Read, Write};
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
-use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt};
 
 /// Longest head of a frame from a worker or compiler: it holds numbers and one message.
 pub const MAX_REPLY_HEAD_BYTES: u64 = 64 * KIB;
@@ -21,28 +19,8 @@ pub const MAX_REPLY_HEAD_BYTES: u64 = 64 * KIB;
 pub const MAX_LOG_PIECE: u64 = 128 * KIB;
 /// Size of the pieces in which compiled code is sent, bytes.
 pub const PIECE: usize = 256 << 10;
-/// Most that is allocated for a payload before it arrives, bytes.
-const INITIAL_ALLOCATION: u64 = 8 * KIB;
 /// Longest message text.
 const MAX_MESSAGE_BYTES: usize = 8 * 1024;
-
-/// The longest head and payload that are accepted from a peer, bytes.
-#[derive(Clone, Copy, Debug)]
-pub struct FrameLimits {
-    pub head: u64,
-    pub payload: u64,
-}
-
-impl FrameLimits {
-    /// For a host's messages: the first holds the environment of a manifest, which is at most 1 MiB
-    /// of text.
-    pub fn from_host(payload: u64) -> FrameLimits {
-        FrameLimits {
-            head: 4 * MIB,
-            payload,
-        }
-    }
-}
 
 /// Host → worker or compiler.
 #[derive(Debug, Serialize, Deserialize)]
@@ -91,9 +69,9 @@ pub struct Init {
     /// refused.
     pub folder: PathBuf,
     pub granted: Vec<(policy::Access, policy::Area)>,
-    /// The guest may connect: the worker's network namespace holds the stub and the relay of its
-    /// hosts, and nothing else.
-    pub networked: bool,
+    /// Where the guest may connect, none without a network: the worker's network namespace holds the
+    /// stub and the relay of its hosts, and nothing else.
+    pub ports: Vec<u16>,
 }
 
 /// A folder the guest finds opened.
@@ -113,6 +91,8 @@ pub struct Opening {
 pub enum WorkerMessage {
     /// The worker can take calls.
     Ready,
+    /// The compiler goes on, and has used more CPU time than a usual module takes.
+    Slow,
     /// Why this host cannot run the module.
     Refused { message: String },
     /// Why no module runs here.
@@ -195,34 +175,13 @@ pub enum DenialKind {
     WriteWithin,
     Lookup,
     Request,
+    /// A connection to a port that no granted host has: its address.
+    Connect,
     Tcp,
     Udp,
     Bind,
     /// A table with more elements than allowed.
     Table,
-}
-
-/// The line before a payload.
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Head<M> {
-    message: M,
-    bytes: u64,
-}
-
-/// One frame as bytes.
-pub fn encode(message: &impl Serialize, payload: &[u8]) -> io::Result<Vec<u8>> {
-    let mut frame = Vec::with_capacity(256 + payload.len());
-    serde_json::to_writer(
-        &mut frame,
-        &Head {
-            message,
-            bytes: payload.len() as u64,
-        },
-    )?;
-    frame.push(b'\n');
-    frame.extend_from_slice(payload);
-    Ok(frame)
 }
 
 /// The pipe of a worker to its host.
@@ -237,68 +196,6 @@ impl ToHost {
     pub fn send(&self, report: &WorkerMessage, payload: &[u8]) -> io::Result<()> {
         lock(&self.0).write_all(&encode(report, payload)?)
     }
-}
-
-/// Reads one frame; `None` when the peer closed between frames.
-pub fn read<M: DeserializeOwned>(
-    from: &mut impl BufRead,
-    most: FrameLimits,
-) -> io::Result<Option<(M, Vec<u8>)>> {
-    let mut line = Vec::new();
-    from.by_ref().take(most.head).read_until(b'\n', &mut line)?;
-    let Some((message, bytes)) = begin(&line, most)? else {
-        return Ok(None);
-    };
-    // It grows with what arrives, not with what was announced.
-    let mut payload = Vec::with_capacity(bytes.min(INITIAL_ALLOCATION) as usize);
-    from.take(bytes).read_to_end(&mut payload)?;
-    whole(message, payload, bytes)
-}
-
-/// The same, for async code.
-pub async fn read_async<M: DeserializeOwned>(
-    from: &mut (impl AsyncBufRead + Unpin),
-    most: FrameLimits,
-) -> io::Result<Option<(M, Vec<u8>)>> {
-    let mut line = Vec::new();
-    (&mut *from)
-        .take(most.head)
-        .read_until(b'\n', &mut line)
-        .await?;
-    let Some((message, bytes)) = begin(&line, most)? else {
-        return Ok(None);
-    };
-    let mut payload = Vec::with_capacity(bytes.min(INITIAL_ALLOCATION) as usize);
-    from.take(bytes).read_to_end(&mut payload).await?;
-    whole(message, payload, bytes)
-}
-
-/// The message of a frame, and how long its payload is.
-fn begin<M: DeserializeOwned>(line: &[u8], most: FrameLimits) -> io::Result<Option<(M, u64)>> {
-    let line = match line {
-        [] => return Ok(None),
-        [line @ .., b'\n'] => line,
-        _ if line.len() as u64 == most.head => return Err(invalid("a frame longer than allowed")),
-        _ => return Err(io::ErrorKind::UnexpectedEof.into()),
-    };
-    let Head { message, bytes } =
-        serde_json::from_slice(line).map_err(|_| invalid("a frame with an unknown message"))?;
-    if bytes > most.payload {
-        return Err(invalid("a frame longer than allowed"));
-    }
-    Ok(Some((message, bytes)))
-}
-
-fn whole<M>(message: M, payload: Vec<u8>, bytes: u64) -> io::Result<Option<(M, Vec<u8>)>> {
-    if payload.len() as u64 == bytes {
-        Ok(Some((message, payload)))
-    } else {
-        Err(io::ErrorKind::UnexpectedEof.into())
-    }
-}
-
-pub fn invalid(why: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
 /// A message cut to what a frame may carry.

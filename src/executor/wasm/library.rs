@@ -5,8 +5,8 @@
 //! compilers.
 
 use super::compile::{
-    self, Failure, MAX_CODE_BYTES, MAX_MODULE_BYTES, MAX_TEXT_BYTES, Module, ModuleRefusal,
-    not_stored,
+    self, Failure, MAX_CODE_BYTES, MAX_MODULE_BYTES, MAX_TEXT_BYTES, Module, ModuleRefusal, QUICK,
+    WALL_TIME_FACTOR, not_stored,
 };
 use super::engine;
 use super::session::wasmtime_fault;
@@ -29,6 +29,7 @@ use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
+use tokio::sync::oneshot;
 
 /// Most entries of each map; a full map is emptied, since all can be found again. Keeps the
 /// number of open cache entries below the usual limit of descriptors.
@@ -38,7 +39,8 @@ const COMPILERS: usize = 2;
 /// Additional compilers, for modules that take longer than `QUICK`: only such modules wait for one
 /// another.
 const SLOW_COMPILERS: usize = 2;
-const QUICK: Duration = Duration::from_secs(2);
+/// Longest wait for a compiler that says neither that it is done nor that it is slow.
+const PROBATION: Duration = QUICK.saturating_mul(WALL_TIME_FACTOR);
 /// Modules that are read at once for their digests, each for another tool.
 const READERS: usize = 4;
 /// Most modules that are compiled or wait for a compiler.
@@ -269,14 +271,22 @@ impl Library {
         let place = self.compilers.enter(&shape.tool).await;
         let key = found.key.clone();
         let again = found.clone();
-        let mut compiling = Box::pin(self.compile(launchers, shape, found));
-        let compiled = match tokio::time::timeout(QUICK, &mut compiling).await {
-            Ok(compiled) => compiled,
-            Err(_) => {
+        let (slow, is_slow) = oneshot::channel();
+        let mut compiling = Box::pin(self.compile(launchers, shape, found, slow));
+        let quick = tokio::select! {
+            compiled = &mut compiling => Some(compiled),
+            // CPU time, since on a busy machine every module takes long.
+            Ok(()) = is_slow => None,
+            () = tokio::time::sleep(PROBATION) => None,
+        };
+        let compiled = match quick {
+            Some(compiled) => compiled,
+            None => {
                 let free = self.slow_compilers.try_enter(&shape.tool, 1);
                 if free.is_none() {
                     // Start over once there is a place: dropping the future ends its compiler.
-                    compiling = Box::pin(self.compile(launchers, shape, again));
+                    let (slow, _) = oneshot::channel();
+                    compiling = Box::pin(self.compile(launchers, shape, again, slow));
                 }
                 drop(place);
                 let _place = match free {
@@ -336,6 +346,7 @@ impl Library {
         launchers: &Arc<Launchers>,
         shape: &policy::Shape,
         found: SourceModule,
+        slow: oneshot::Sender<()>,
     ) -> Result<Content, Failure> {
         let SourceModule { digest, key, text } = found;
         let file = match &text {
@@ -354,8 +365,8 @@ impl Library {
             .store
             .write(&key, &CODE)
             .map_err(|e| not_stored(&e))?;
-        let new =
-            compile::run(launchers, shape, module.map_err(Failure::Unreadable)?, into).await?;
+        let module = module.map_err(Failure::Unreadable)?;
+        let new = compile::run(launchers, shape, module, into, slow).await?;
         let this = Arc::clone(self);
         let name = key.clone();
         let finished = tokio::task::spawn_blocking(move || this.cache.finish(&name, new)).await;

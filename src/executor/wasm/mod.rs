@@ -353,6 +353,8 @@ impl Wasm {
             clock,
         )
         .await?;
+        let ports = sinks.denials.ports.into_iter();
+        ports.for_each(|address| lock(&call.context.traffic).refused_port(address));
         outcome.attempts = sinks.denials.attempts;
         outcome.denials = Denials {
             observed: sinks.denials.denials,

@@ -87,7 +87,7 @@ impl Session {
             memory,
             processes: WORKER_THREADS + lookups,
             outlives_calls: true,
-            keeps_fd3: true,
+            inherited: 1,
             role: Some(Role::Worker.name()),
             ..RoleNeeds::default()
         };
@@ -166,7 +166,7 @@ impl Session {
         let order = Order::Call {
             id,
             timeout_ms: crate::base::millis(limit),
-            env: per_call.env.clone(),
+            env: Hidden(per_call.variables()),
         };
         let now = Instant::now();
         let deadline = now
@@ -258,7 +258,7 @@ fn init(shape: &Shape, code: FilePart) -> Init {
             .iter()
             .map(|grant| (grant.access, grant.reachable()))
             .collect(),
-        networked: !shape.network.hosts().is_empty(),
+        ports: shape.network.ports(),
     }
 }
 

@@ -14,7 +14,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use wasmtime::component::Component;
 
-/// The number of the file that a worker or compiler inherits (`RoleNeeds::keeps_fd3`).
+/// The number of the file that a worker or compiler inherits (`RoleNeeds::inherited`).
 const INHERITED_FD: RawFd = 3;
 
 /// Reads a part of the inherited file, at most `most` bytes, and closes the file. An error if that

@@ -12,9 +12,8 @@ use super::frame::{
 };
 use super::guest::{self, Folders, Guest, Sink};
 use super::{compile, engine, trusted_code};
+use crate::base::cpu_time;
 use crate::quantity::{KIB, Limit, MIB};
-use nix::sys::resource::{UsageWho, getrusage};
-use nix::sys::time::TimeValLike;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufReader};
@@ -176,7 +175,7 @@ impl Loaded {
     ) -> wasmtime::Result<(CallSummary, Vec<u8>)> {
         let limits = &self.init.limits;
         let deadline = Instant::now() + timeout.min(MAX_CALL_TIME);
-        let cpu_before = cpu_used();
+        let cpu_before = cpu_time();
         let cpu_end = cpu_before + Duration::from_millis(limits.get(Limit::CpuMs));
         let most = limits.get(Limit::OutputBytes);
         let log = Sink::new(to, WorkerMessage::Log, u64::MAX);
@@ -199,7 +198,7 @@ impl Loaded {
         store.epoch_deadline_callback(move |_| {
             if Instant::now() >= deadline {
                 Err(wasmtime::Error::new(Cut::Time))
-            } else if cpu_used() >= cpu_end {
+            } else if cpu_time() >= cpu_end {
                 Err(wasmtime::Error::new(Cut::Cpu))
             } else {
                 Ok(UpdateDeadline::Yield(1))
@@ -238,7 +237,7 @@ impl Loaded {
             None
         };
         let end = exceeded.map_or(end, |limit| End::OverLimit { limit });
-        let cpu_ms = crate::base::millis(cpu_used().saturating_sub(cpu_before));
+        let cpu_ms = crate::base::millis(cpu_time().saturating_sub(cpu_before));
         let peak_memory = guest.meter.peak;
         // Closes the handles, before scratch is checked.
         drop(guest);
@@ -296,7 +295,8 @@ impl Loaded {
         watch: Watch,
     ) -> Guest {
         let mut wasi = WasiCtxBuilder::new();
-        let networked = self.init.networked;
+        let networked = !self.init.ports.is_empty();
+        let ports = self.init.ports.clone();
         let binds = watch.clone();
         wasi.allow_tcp(networked)
             .allow_udp(false)
@@ -310,6 +310,10 @@ impl Loaded {
                     SocketAddrUse::TcpBind => chosen,
                     _ => false,
                 };
+                let is_open = ports.contains(&address.port());
+                if matches!(how, SocketAddrUse::TcpConnect) && !is_open {
+                    binds.saw(DenialKind::Connect, address.to_string());
+                }
                 if !connects {
                     binds.saw(DenialKind::Bind, address.to_string());
                 }
@@ -347,7 +351,7 @@ impl Loaded {
     /// A guest that connects leaves tasks behind, so its call has a runtime of its own, which ends
     /// them.
     fn block_on<T>(&self, run: impl Future<Output = T>) -> wasmtime::Result<T> {
-        if !self.init.networked {
+        if self.init.ports.is_empty() {
             return Ok(self.runtime.block_on(run));
         }
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -405,14 +409,6 @@ fn failed(error: &wasmtime::Error, copy: u64, log: &Sink) -> End {
     End::Trapped {
         message: frame::short(&reason),
     }
-}
-
-/// CPU time of this whole process.
-fn cpu_used() -> Duration {
-    getrusage(UsageWho::RUSAGE_SELF).map_or(Duration::ZERO, |used| {
-        let micros = used.user_time().num_microseconds() + used.system_time().num_microseconds();
-        Duration::from_micros(u64::try_from(micros).unwrap_or(0))
-    })
 }
 
 /// Makes running guest code look at the clock: epoch ticks while a call runs. An idle worker is not

@@ -3,11 +3,11 @@
 
 use super::callbacks::{self, CallbackGrant, CallbackRule, CallbackUrl};
 use super::document::{Origin, TomlDocument};
-use super::file::Selector;
 use super::files::plain_path;
 use super::grantable::Grantable;
 use super::secrets::{self, SecretSource};
 use crate::base::text::printable;
+use crate::manifest::Selector;
 use crate::manifest::reader::{Reader, TOML};
 use crate::manifest::{At, Problem};
 use serde::{Deserialize, Serialize};

@@ -39,9 +39,9 @@ const KNOWN: [&str; 8] = [
 
 pub fn kind(word: &str) -> CapabilityKind<'_> {
     match word {
-        "subprocess" => CapabilityKind::Free,
-        // Nothing in this version provides these, so none of them is granted.
-        "long-running" | "files:input" => CapabilityKind::Later,
+        "subprocess" | "files:input" => CapabilityKind::Free,
+        // Nothing in this version provides this, so it is not granted.
+        "long-running" => CapabilityKind::Later,
         "gpu" => CapabilityKind::Declared,
         "ask:elicitation" => CapabilityKind::Ask,
         "local-sockets" => CapabilityKind::LocalSockets,

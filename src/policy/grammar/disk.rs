@@ -181,7 +181,7 @@ fn whole(opened: File, about: &Metadata, path: &Path) -> Result<String, Problem>
 
 fn check_unshared(about: &Metadata, path: &Path) -> Result<(), Problem> {
     let shown = text::path(path);
-    if about.mode() & 0o022 != 0 {
+    if files::others_may_write(about.mode(), about.uid(), about.gid()) {
         let mode = about.mode() & 0o7777;
         return Err(insecure(format!(
             "can be written by others (mode {mode:04o}); run: chmod go-w '{shown}'"

@@ -2,19 +2,22 @@
 //! written is not allowed (but for reading the tool's own folder), and what cannot be enforced is
 //! not accepted.
 
+use super::calls::{self, CallGrant};
 use super::capability::{self, Capability};
 use super::document::{FileProblem, Origin, PolicyEntry, TomlDocument};
 use super::files::{self, FileRules};
 use super::hosts::{self, HostAuthority, HostGrant};
 use super::packages::{self, PackagesAllowed};
+use super::ready::{self, ReadyGrant};
 use super::secrets::{self, SecretGrant};
 use super::services::{self, ServiceRule};
+use super::sessions::{self, SessionGrant};
 use super::versions::Ecosystem;
 use crate::base::text;
 use crate::manifest::reader::{MAX_PROBLEMS, Reader, TOML};
-use crate::manifest::{At, Code, Language, Problem, Severity, StderrRule};
+use crate::manifest::{At, Code, Language, Problem, Selector, Severity, StderrRule};
 use crate::quantity::Limit;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -98,6 +101,10 @@ pub struct Policy {
     pub secrets: Vec<PolicyEntry<SecretGrant>>,
     pub packages: BTreeMap<Ecosystem, PolicyEntry<PackagesAllowed>>,
     pub services: Vec<ServiceRule>,
+    /// Tools that the code of tools may call.
+    pub calls: Vec<PolicyEntry<CallGrant>>,
+    pub ready: Option<PolicyEntry<ReadyGrant>>,
+    pub sessions: Option<PolicyEntry<SessionGrant>>,
     pub source: Value,
     pub digest: String,
     /// The fault of the file, if it has one. Calls of its tools are then refused.
@@ -137,6 +144,9 @@ impl Policy {
             || !self.secrets.is_empty()
             || !self.packages.is_empty()
             || !self.services.is_empty()
+            || !self.calls.is_empty()
+            || self.ready.is_some()
+            || self.sessions.is_some()
             || !self.runtimes.is_empty()
             || self
                 .limits
@@ -215,6 +225,7 @@ pub fn read(source: &str, file: &Path, host: bool, root: &Path) -> (Option<Polic
         it.fault("/network/hosts", format!("`{}`: {message}", first.pattern));
     }
     let packages = packages::read(it, Origin { name: &name, file });
+    let calls = calls::read(it, &name);
     let policy = Policy {
         name,
         why: it.get("/why").unwrap_or_default(),
@@ -241,6 +252,9 @@ pub fn read(source: &str, file: &Path, host: bool, root: &Path) -> (Option<Polic
         secrets,
         packages,
         services: services::read(it),
+        calls,
+        ready: ready::read(it),
+        sessions: sessions::read(it),
         source: document.value.clone(),
         digest: crate::base::sha256_hex(source.as_bytes()),
         fault: None,
@@ -419,70 +433,4 @@ fn runtimes(document: &mut Reader<'_>) -> BTreeMap<Language, NamedRuntime> {
         );
     }
     found
-}
-
-/// Which tools an entry names. A narrower selector is greater in this order, and wins.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
-#[serde(try_from = "String")]
-pub enum Selector {
-    /// `*`
-    Any,
-    /// `ns:*`
-    Namespace(String),
-    /// `ns:name`
-    Exact(String),
-}
-
-impl TryFrom<String> for Selector {
-    type Error = &'static str;
-
-    fn try_from(text: String) -> Result<Selector, &'static str> {
-        fn is_plain(t: &str) -> bool {
-            !t.is_empty()
-                && !t.contains('*')
-                && !t.chars().any(|c| c.is_whitespace() || c.is_control())
-        }
-        match text.strip_suffix(":*") {
-            _ if text == "*" => Ok(Selector::Any),
-            Some(ns) if is_plain(ns) && !ns.contains(':') => Ok(Selector::Namespace(ns.to_owned())),
-            None if is_plain(&text) => Ok(Selector::Exact(text)),
-            _ => Err("not an exact id, \"ns:*\" or \"*\""),
-        }
-    }
-}
-
-/// Serialized as a policy writes it.
-impl Serialize for Selector {
-    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_str(&self.text())
-    }
-}
-
-impl Selector {
-    pub fn matches(&self, id: &str) -> bool {
-        match self {
-            Selector::Any => true,
-            Selector::Namespace(ns) => id.split_once(':').is_some_and(|(n, _)| n == ns),
-            Selector::Exact(exact) => exact == id,
-        }
-    }
-
-    /// Whether both selectors can name the same tool.
-    pub fn meets(&self, other: &Selector) -> bool {
-        match (self, other) {
-            (Selector::Any, _) | (_, Selector::Any) => true,
-            (Selector::Namespace(a), Selector::Namespace(b)) => a == b,
-            (Selector::Exact(id), selector) | (selector, Selector::Exact(id)) => {
-                selector.matches(id)
-            }
-        }
-    }
-
-    pub fn text(&self) -> String {
-        match self {
-            Selector::Any => "*".into(),
-            Selector::Namespace(ns) => format!("{ns}:*"),
-            Selector::Exact(id) => id.clone(),
-        }
-    }
 }

@@ -40,6 +40,11 @@ pub struct FileRules {
 }
 
 impl FileRules {
+    /// Whether the policy has no list of what is read.
+    pub fn reads_by_default(&self) -> bool {
+        matches!(&self.read[..], [rule] if rule.at == At::default())
+    }
+
     /// The rules that allow an access. A rule for writing also allows reading.
     pub fn allowing(&self, access: Access) -> impl Iterator<Item = &Rule> {
         let read: &[Rule] = if access == Access::Read {

@@ -3,11 +3,12 @@
 
 use super::callers::{self, CALLERS_FILE, Callers};
 use super::document::{FileProblem, PolicyEntry};
-use super::file::{self, Folder, HOST_FILE, Policy, Selector};
+use super::file::{self, Folder, HOST_FILE, Policy};
 use super::places::Protected;
 use super::secrets::{HeaderRule, SecretSource};
 use super::{disk, hosts};
 use crate::base::{files, text};
+use crate::manifest::Selector;
 use crate::manifest::{At, Code, Language, Severity};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -139,6 +140,19 @@ impl Policies {
             host,
             ..Policies::default()
         };
+        let problems = policies.finished();
+        if problems.is_empty() {
+            Ok(policies)
+        } else {
+            Err(problems)
+        }
+    }
+
+    /// These policies, with one file replaced or added.
+    pub fn with(&self, policy: Policy) -> Result<Policies, Vec<FileProblem>> {
+        let mut policies = self.clone();
+        policies.list.retain(|known| known.file != policy.file);
+        policies.list.push(policy);
         let problems = policies.finished();
         if problems.is_empty() {
             Ok(policies)

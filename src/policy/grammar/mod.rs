@@ -4,6 +4,7 @@
 pub mod area;
 pub mod callbacks;
 pub mod callers;
+pub mod calls;
 pub mod capability;
 pub mod disk;
 pub mod document;
@@ -13,20 +14,25 @@ pub mod grantable;
 pub mod headers;
 pub mod hosts;
 pub mod load;
+pub mod obeyed;
 pub mod packages;
 pub mod places;
+pub mod ready;
 pub mod secrets;
 pub mod services;
+pub mod sessions;
 pub mod versions;
 
+pub use crate::manifest::Selector;
 pub use area::{Access, Area, Opening};
 pub use callbacks::{CallbackRule, CallbackUrl};
 pub use callers::{
     AllowedValue, Breaker, CallerGrant, CallerRule, Callers, ParameterRule, ToolLimit,
 };
+pub use calls::CallGrant;
 pub use capability::{Capability, CapabilityKind};
 pub use document::{FileProblem, PolicyEntry};
-pub use file::{Folder, Mode, NamedRuntime, Policy, Selector, ToolSelector};
+pub use file::{Folder, Mode, NamedRuntime, Policy, ToolSelector};
 pub use files::{FileRules, Grant, Rule};
 pub use grantable::Grantable;
 pub use hosts::{HostGrant, Network};
@@ -36,6 +42,8 @@ pub use packages::{
     SourceFile,
 };
 pub use places::{PlaceIndex, PlacedArea, Protected};
+pub use ready::ReadyGrant;
 pub use secrets::{HeaderRule, Secret, SecretGrant, SecretSource};
 pub use services::{ServiceGrant, ServiceRule};
+pub use sessions::{LINE as SESSIONS_LINE, SessionGrant};
 pub use versions::Ecosystem;

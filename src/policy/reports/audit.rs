@@ -94,15 +94,45 @@ pub fn touches(decision: &Decision) -> Vec<String> {
         .service
         .iter()
         .map(|grant| format!("call {}", grant.text()));
+    let calls = decision.grants.calls.iter();
+    let calls = calls.map(|grant| format!("call {}", grant.text()));
     let all = files
         .chain(hosts)
         .chain(secrets)
         .chain(more)
         .chain(service)
+        .chain(calls)
         .map(|line| printable(&line));
     let inside = (decision.identity.in_process && decision.grants.service.is_none())
         .then(|| "it runs inside toolhost, without layers of its own".to_owned());
     all.chain(inside).collect()
+}
+
+/// What the code of a tool reaches through the tools that it may call, and through those that they
+/// call: what each of them may touch.
+pub fn reached(decision: &Decision, tools: &[Decision]) -> Vec<String> {
+    let mut found: Vec<&Decision> = Vec::new();
+    let mut callers = vec![decision];
+    while let Some(caller) = callers.pop() {
+        for tool in tools
+            .iter()
+            .filter(|tool| caller.grant_to_call(tool).is_some())
+        {
+            if !found.iter().any(|other| std::ptr::eq(*other, tool)) {
+                found.push(tool);
+                callers.push(tool);
+            }
+        }
+    }
+    let mut lines: Vec<String> = found
+        .iter()
+        .flat_map(|tool| {
+            let lines = touches(tool).into_iter();
+            lines.map(|line| format!("through {}: {line}", tool.identity.tool))
+        })
+        .collect();
+    lines.sort();
+    lines
 }
 
 /// The whole decision for a program, with the manifest it was made for; `diff` compares all of it.
@@ -130,6 +160,7 @@ pub fn json(decision: &Decision, manifest: &Manifest) -> Value {
         "secrets": decision.grants.secrets.iter().map(secret_json).collect::<Vec<_>>(),
         "packages": packages(decision),
         "service": decision.grants.service,
+        "calls": decision.grants.calls,
         "highRisks": decision.grants.high_risks().map(|(host, why)| json!({ "host": host, "why": why })).collect::<Vec<_>>(),
         "asks": decision.verdicts,
         "grants": decision.grants.files.iter().map(grant_json).collect::<Vec<_>>(),
@@ -137,8 +168,11 @@ pub fn json(decision: &Decision, manifest: &Manifest) -> Value {
         "requireCgroup": decision.conditions.require_cgroup,
         "observe": decision.conditions.observe,
         "confirm": decision.conditions.confirm,
+        "ready": decision.ready(),
+        "sessions": decision.sessions(),
         "stderrIsError": decision.conditions.stderr_is_error,
         "textOutput": decision.conditions.text_output,
+        "context": decision.conditions.context,
         "labels": { "permissions": decision.identity.labels, "enforced": false },
         "notes": decision.notes.all,
         "refused": refused,

@@ -8,21 +8,23 @@ use super::audit::{KEPT_PACKAGES, LAST_DENIALS};
 use crate::base::json::escape_segment;
 use crate::base::text;
 use crate::policy::grammar::{
-    CallerGrant, Grant, Grantable, Network, PackageGrant, Policies, Secret, ServiceGrant,
+    CallGrant, CallerGrant, Grant, Grantable, Network, PackageGrant, Policies, ReadyGrant, Secret,
+    ServiceGrant, SessionGrant,
 };
 use crate::policy::verdicts::{Confirm, LimitVerdict};
 use crate::quantity::Limit;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 /// Fields of an entry that are not compared as written: `Powers` has their meaning, or they are
 /// wording, or about past calls.
 #[rustfmt::skip]
-const COMPARED_APART: [&str; 18] = [
-    "tool", "policyFile", "callers", "asks", "grants", "network", "secrets", "packages", "service", "limits",
-    "requireCgroup", "stderrIsError", "confirm", "notes", "refused", "digests", LAST_DENIALS, KEPT_PACKAGES,
+const COMPARED_APART: [&str; 21] = [
+    "tool", "policyFile", "callers", "asks", "grants", "network", "secrets", "packages", "service", "calls", "limits",
+    "requireCgroup", "stderrIsError", "confirm", "ready", "sessions", "notes", "refused", "digests", LAST_DENIALS, KEPT_PACKAGES,
 ];
 
 /// What one tool could do, from its entry of `audit --json`; or what a policy file says. Older
@@ -43,6 +45,10 @@ pub struct Powers {
     #[serde(default)]
     packages: Packages,
     service: Option<ServiceGrant>,
+    #[serde(default)]
+    calls: Vec<CallGrant>,
+    ready: Option<ReadyGrant>,
+    sessions: Option<SessionGrant>,
     asks: Vec<Request>,
     limits: Vec<LimitVerdict>,
     require_cgroup: bool,
@@ -50,6 +56,10 @@ pub struct Powers {
     #[serde(default)]
     confirm: Vec<Confirm>,
     digests: ReportDigests,
+    /// The files that a policy names relative to its own folder: as they are written, and where
+    /// they lie.
+    #[serde(skip)]
+    beside: BTreeMap<String, PathBuf>,
     /// All other facts of the entry, compared as written.
     #[serde(skip)]
     facts: Value,
@@ -103,12 +113,18 @@ pub struct Diff {
 }
 
 impl Powers {
-    pub fn from_json(entry: Value) -> Result<Powers, String> {
+    pub fn from_json(mut entry: Value) -> Result<Powers, String> {
         if !entry.is_object() {
             return Err("not an audit: an entry is not an object".to_owned());
         }
+        let beside = shorten_paths(&mut entry);
         let mut powers =
             Powers::deserialize(&entry).map_err(|why| format!("not an audit: {why}"))?;
+        if !beside.is_empty() {
+            // It has the whole paths.
+            powers.digests.confinement = None;
+        }
+        powers.beside = beside;
         // The facts of a limit that have no order: how it is counted, and the time of a call that
         // requests none.
         let limits = powers.limits.iter().map(|limit| {
@@ -168,6 +184,43 @@ impl Powers {
             found.insert("the calling MCP client may not ask the person");
         }
         found
+    }
+}
+
+/// Makes the paths that a policy may write relative to its own folder so again: a copy elsewhere
+/// says the same. Returns them, with their files.
+fn shorten_paths(entry: &mut Value) -> BTreeMap<String, PathBuf> {
+    let mut found = BTreeMap::new();
+    let file = PathBuf::from(entry["policyFile"].as_str().unwrap_or_default());
+    if let Some(folder) = file.parent().filter(|folder| *folder != Path::new("")) {
+        for name in ["secrets", "network", "packages"] {
+            if let Some(value) = entry.get_mut(name) {
+                shorten(value, folder, &mut found);
+            }
+        }
+    }
+    found
+}
+
+fn shorten(value: &mut Value, folder: &Path, found: &mut BTreeMap<String, PathBuf>) {
+    match value {
+        Value::String(text) => {
+            let path = text.strip_prefix("file:").unwrap_or(text);
+            let scheme = &text[..text.len() - path.len()];
+            if let Ok(below) = Path::new(path).strip_prefix(folder) {
+                let below = below.to_string_lossy().into_owned();
+                let short = format!("{scheme}{below}");
+                found.insert(below, path.into());
+                *text = short;
+            }
+        }
+        Value::Array(items) => items
+            .iter_mut()
+            .for_each(|item| shorten(item, folder, found)),
+        Value::Object(members) => members
+            .values_mut()
+            .for_each(|it| shorten(it, folder, found)),
+        _ => {}
     }
 }
 
@@ -297,7 +350,10 @@ fn gained(old: &Powers, new: &Powers) -> Vec<Change> {
     found.extend(uncovered(old.network.hosts(), new.network.hosts()));
     found.extend(uncovered(&old.secrets, &new.secrets));
     found.extend(uncovered(&old.callers(), &new.callers()));
+    found.extend(uncovered(&old.calls, &new.calls));
     found.extend(uncovered(old.service.as_slice(), new.service.as_slice()));
+    found.extend(uncovered(old.ready.as_slice(), new.ready.as_slice()));
+    found.extend(uncovered(old.sessions.as_slice(), new.sessions.as_slice()));
     let [before, now] = [old, new].map(|powers| powers.packages.granted.as_slice());
     found.extend(uncovered(before, now));
     for limit in &new.limits {
@@ -355,6 +411,18 @@ fn differences(old: &Powers, new: &Powers, is_explained: bool) -> Vec<Difference
         let place = "/digests";
         let [before, now] = [before, now].map(|digest| json!({ "confinement": digest }));
         walk(Some(&before), Some(&now), place, &mut found);
+    }
+    // A copy of a policy may have other secrets beside it: their text is compared, and not shown.
+    for (name, now) in &new.beside {
+        let before = old.beside.get(name).filter(|before| *before != now);
+        if before.is_some_and(|before| fs::read(before).ok() != fs::read(now).ok()) {
+            found.push(Difference {
+                subject: String::new(),
+                place: format!("/{}", escape_segment(name)),
+                now: Some(json!("another text")),
+                before: None,
+            });
+        }
     }
     for difference in &mut found {
         difference.subject = new.subject.clone();

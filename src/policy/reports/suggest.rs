@@ -2,21 +2,34 @@
 //! person to read and shorten.
 
 use crate::base::address::special;
-use crate::base::text::{is_printable, printable};
-use crate::manifest::host::Host;
+use crate::base::text::{self, is_printable, printable};
+use crate::manifest::host::{Host, HostPattern, parse_pattern};
 use crate::manifest::{Manifest, ToolPaths};
 use crate::policy::grammar::file::{HOST_FILE, SUFFIX};
 use crate::policy::grammar::hosts::risks;
 use crate::policy::grammar::{Area, CapabilityKind, capability};
 use crate::policy::verdicts::files::is_shared;
-use crate::policy::verdicts::{Decision, Narrower, RequestKind};
+use crate::policy::verdicts::{Decision, Narrower, RequestKind, Verdict};
 use crate::quantity::Limit;
 use ipnet::IpNet;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// The text of a policy, or why none is suggested. `root`: where relative `folders` start.
-pub fn policy(manifest: &Manifest, site: &ToolPaths, decision: &Decision, root: &Path) -> String {
+/// Where a policy is suggested for.
+pub struct Places<'a> {
+    /// Where relative `folders` start.
+    pub root: &'a Path,
+    /// Where policies lie.
+    pub policies: &'a Path,
+}
+
+/// The text of a policy, or why none is suggested.
+pub fn policy(
+    manifest: &Manifest,
+    site: &ToolPaths,
+    decision: &Decision,
+    places: &Places<'_>,
+) -> String {
     let id = printable(&manifest.id);
     let mut out = refusals(&id, decision);
     let lacks =
@@ -28,7 +41,9 @@ pub fn policy(manifest: &Manifest, site: &ToolPaths, decision: &Decision, root: 
         limits(manifest),
         words(manifest, decision, &why),
         service(manifest, &why),
+        calls(manifest, &why),
         packages(decision, &why),
+        ready(manifest, &why),
     ];
     let body = body.concat();
     let file = printable(&decision.governing.file.to_string_lossy());
@@ -53,13 +68,13 @@ pub fn policy(manifest: &Manifest, site: &ToolPaths, decision: &Decision, root: 
             "# There is nothing that a policy could give {id}, so none is suggested.\n"
         ));
     } else {
-        out.push_str(&head(manifest, site, decision, root));
+        out.push_str(&head(manifest, site, decision, places));
         out.push_str(&body);
     }
     out
 }
 
-fn head(manifest: &Manifest, site: &ToolPaths, decision: &Decision, root: &Path) -> String {
+fn head(manifest: &Manifest, site: &ToolPaths, decision: &Decision, places: &Places<'_>) -> String {
     let id = printable(&manifest.id);
     let mut name: String = manifest
         .id
@@ -74,7 +89,8 @@ fn head(manifest: &Manifest, site: &ToolPaths, decision: &Decision, root: &Path)
     if decision.governing.exact && !file.is_empty() {
         out.push_str(&format!(
             "# {file} governs {id} and names it by its exact id. A second policy that does so \
-             would not load beside it:\n# write what is missing into that file.\n"
+             would not load beside it:\n# `toolhost allow {id}` writes what is missing into that \
+             file.\n"
         ));
     } else {
         let own_file = decision
@@ -85,9 +101,11 @@ fn head(manifest: &Manifest, site: &ToolPaths, decision: &Decision, root: &Path)
         while decision.governing.policy == name || own_file == Some(&format!("{name}{SUFFIX}")) {
             name.push_str("-own");
         }
+        let root = text::path(places.root);
+        let path = text::path(&places.policies.join(format!("{name}{SUFFIX}")));
         out.push_str(&format!(
-            "# Its file: sandbox-policies/{name}{SUFFIX} (`toolhost audit {id} --suggest-policy \
-             --out sandbox-policies/{name}{SUFFIX}`).\n"
+            "# Its file: {path} (`toolhost --root '{root}' audit {id} --suggest-policy --out \
+             '{path}'`).\n"
         ));
         if !file.is_empty() {
             out.push_str(&format!(
@@ -113,7 +131,7 @@ fn head(manifest: &Manifest, site: &ToolPaths, decision: &Decision, root: &Path)
     let folder = site
         .manifest
         .parent()
-        .map(|folder| folder.strip_prefix(root).unwrap_or(folder));
+        .map(|folder| folder.strip_prefix(places.root).unwrap_or(folder));
     if let Some(folder) = folder
         .and_then(Path::to_str)
         .filter(|folder| !folder.is_empty())
@@ -147,44 +165,48 @@ fn list(head: &str, key: &str, lines: &[String]) -> String {
     }
 }
 
-/// The narrowest paths that a policy can name and that hold the requests. For a pattern that is its
-/// folder.
-fn files(site: &ToolPaths, decision: &Decision, why: &str) -> String {
-    let lines = |what: RequestKind| -> Vec<String> {
-        // `refusals` names what no policy can give; a script and /tmp need no rule and have no
-        // area.
-        let requests = decision
-            .verdicts
-            .iter()
-            .filter(|v| v.what == what && !v.never());
-        let mut lines: Vec<String> = Vec::new();
-        for area in requests.filter_map(|verdict| verdict.area.as_ref()) {
-            let own = area
-                .path()
-                .strip_prefix(&decision.identity.folder)
-                .ok()
-                .filter(|_| !is_shared(site, area));
-            let path = own.map_or(area.path().to_path_buf(), |below| {
-                Path::new(".").join(below)
-            });
-            let path = path.to_string_lossy();
-            let tree = if matches!(area, Area::File(_)) {
-                ""
-            } else {
-                "/**"
-            };
-            let line = format!(
-                "{{ path = {}, why = {why} }}",
-                quote(&format!("{}{tree}", path.trim_end_matches('/')))
-            );
-            if !lines.contains(&line) {
-                lines.push(line);
-            }
+/// The rules for requests of files: the narrowest paths that a policy can name and that hold them.
+/// For a pattern that is its folder.
+fn file_rules<'v>(
+    site: &ToolPaths,
+    decision: &Decision,
+    requests: impl Iterator<Item = &'v Verdict>,
+    why: &str,
+) -> Vec<String> {
+    // `refusals` names what no policy can give; a script and /tmp need no rule and have no area.
+    let requests = requests.filter(|verdict| !verdict.never());
+    let mut lines: Vec<String> = Vec::new();
+    for area in requests.filter_map(|verdict| verdict.area.as_ref()) {
+        let own = area
+            .path()
+            .strip_prefix(&decision.identity.folder)
+            .ok()
+            .filter(|_| !is_shared(site, area));
+        let path = own.map_or(area.path().to_path_buf(), |below| {
+            Path::new(".").join(below)
+        });
+        let path = path.to_string_lossy();
+        let tree = if matches!(area, Area::File(_)) {
+            ""
+        } else {
+            "/**"
+        };
+        let path = quote(&format!("{}{tree}", path.trim_end_matches('/')));
+        let line = format!("{{ path = {path}, why = {why} }}");
+        if !lines.contains(&line) {
+            lines.push(line);
         }
-        lines
+    }
+    lines
+}
+
+fn files(site: &ToolPaths, decision: &Decision, why: &str) -> String {
+    let rules = |what: RequestKind| {
+        let requests = decision.verdicts.iter().filter(|v| v.what == what);
+        file_rules(site, decision, requests, why)
     };
-    let text = list("", "read", &lines(RequestKind::Read))
-        + &list("", "write", &lines(RequestKind::Write));
+    let text = list("", "read", &rules(RequestKind::Read))
+        + &list("", "write", &rules(RequestKind::Write));
     if text.is_empty() {
         text
     } else {
@@ -192,22 +214,84 @@ fn files(site: &ToolPaths, decision: &Decision, why: &str) -> String {
     }
 }
 
+/// An entry of a list in a policy.
+pub struct Entry {
+    pub table: &'static str,
+    pub list: &'static str,
+    /// As TOML.
+    pub text: String,
+}
+
+/// The entries that the policy of a tool lacks: of files, hosts and capabilities.
+pub fn missing(manifest: &Manifest, site: &ToolPaths, decision: &Decision) -> Vec<Entry> {
+    let why = &quote(&format!("{} asks for it", manifest.id));
+    let mut entries = Vec::new();
+    for verdict in decision.denied() {
+        let rules = || file_rules(site, decision, std::iter::once(verdict), why);
+        let (table, list, texts) = match verdict.what {
+            RequestKind::Read => ("files", "read", rules()),
+            RequestKind::Write => ("files", "write", rules()),
+            RequestKind::Host => {
+                let request = parse_pattern(&verdict.asked).ok();
+                let lines = request.iter().map(|request| host_rule(request, why));
+                ("network", "hosts", lines.collect())
+            }
+            RequestKind::Call => {
+                entries.push(call_entry(manifest, &verdict.asked));
+                continue;
+            }
+            RequestKind::Capability if is_granted_by_word(&verdict.asked) => {
+                let line = format!("{{ name = {}, why = {why} }}", quote(&verdict.asked));
+                ("capabilities", "grant", vec![line])
+            }
+            _ => continue,
+        };
+        entries.extend(texts.into_iter().map(|text| Entry { table, list, text }));
+    }
+    entries
+}
+
+/// The entry by which code of a tool may call this one.
+pub fn call_entry(manifest: &Manifest, tool: &str) -> Entry {
+    Entry {
+        table: "calls",
+        list: "allow",
+        text: call_rule(tool, &quote(&format!("{} asks for it", manifest.id))),
+    }
+}
+
+fn is_granted_by_word(word: &str) -> bool {
+    matches!(
+        capability::kind(word),
+        CapabilityKind::Env(_) | CapabilityKind::Ask | CapabilityKind::LocalSockets
+    )
+}
+
+/// The range that a host needs beside its name, where it is not public.
+fn range_of(request: &HostPattern) -> Option<IpNet> {
+    match request.host {
+        Host::Address(address) => special(address).map(|_| IpNet::from(address)),
+        _ => None,
+    }
+}
+
+fn host_rule(request: &HostPattern, why: &str) -> String {
+    let ranges =
+        range_of(request).map_or_else(String::new, |range| format!("ranges = [\"{range}\"], "));
+    format!(
+        "{{ host = {}, {ranges}why = {why} }}",
+        quote(&request.to_string())
+    )
+}
+
 fn hosts(manifest: &Manifest, why: &str) -> String {
     let mut lines: Vec<String> = Vec::new();
     for request in &manifest.requested.hosts {
-        let range = match request.host {
-            Host::Address(address) => special(address).map(|_| IpNet::from(address)),
-            _ => None,
-        };
-        let risks: String = risks(request, range.as_slice())
+        let risks: String = risks(request, range_of(request).as_slice())
             .iter()
             .map(|risk| format!("# high risk: {risk}\n  "))
             .collect();
-        let ranges = range.map_or_else(String::new, |range| format!("ranges = [\"{range}\"], "));
-        let line = format!(
-            "{risks}{{ host = {}, {ranges}why = {why} }}",
-            quote(&request.to_string())
-        );
+        let line = risks + &host_rule(request, why);
         if !lines.contains(&line) {
             lines.push(line);
         }
@@ -251,7 +335,7 @@ fn words(manifest: &Manifest, decision: &Decision, why: &str) -> String {
     let mut secrets = Vec::new();
     for word in words.into_iter().filter(|word| !never.contains(word)) {
         match capability::kind(word) {
-            CapabilityKind::Env(_) | CapabilityKind::Ask => {
+            _ if is_granted_by_word(word) => {
                 granted.push(format!("{{ name = {}, why = {why} }}", quote(word)))
             }
             CapabilityKind::Secret(name) => {
@@ -273,6 +357,20 @@ fn words(manifest: &Manifest, decision: &Decision, why: &str) -> String {
     list("\n[capabilities]\n", "grant", &granted) + &list(about, "grant", &secrets)
 }
 
+fn calls(manifest: &Manifest, why: &str) -> String {
+    let lines = manifest
+        .calls
+        .iter()
+        .map(|tool| call_rule(&tool.text(), why));
+    let about = "\n# A tool that writes, or reaches a host, a service, a secret or other tools, needs \
+                 an entry of its exact id.\n[calls]\n";
+    list(about, "allow", &lines.collect::<Vec<_>>())
+}
+
+fn call_rule(tool: &str, why: &str) -> String {
+    format!("{{ tool = {}, why = {why} }}", quote(tool))
+}
+
 fn service(manifest: &Manifest, why: &str) -> String {
     let Some(service) = manifest
         .remote()
@@ -289,6 +387,17 @@ fn service(manifest: &Manifest, why: &str) -> String {
     let line =
         format!("{{ service = {id}, request = [{queues}], response = {response}, why = {why} }}");
     list(about, "call", &[line])
+}
+
+/// The table with which a process waits for its next call, where the author says that it may.
+fn ready(manifest: &Manifest, why: &str) -> String {
+    if manifest.execution.ready {
+        format!(
+            "\n# A process waits for the next call, and takes memory until then.\n[ready]\nwhy = {why}\n"
+        )
+    } else {
+        String::new()
+    }
 }
 
 /// The entry that would grant what the files of the script require.

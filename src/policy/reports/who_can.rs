@@ -27,6 +27,9 @@ pub enum Question {
     Secret(String),
     Call(String),
     Service(String),
+    /// Be started before its calls.
+    Ready(String),
+    Session(String),
     /// By its name, and its version or a range of them.
     Package(String, Option<String>),
 }
@@ -44,10 +47,10 @@ pub struct ToolAccess {
 }
 
 /// `read:PATH`, `write:PATH` (absolute, plain), `reach:HOST`, with or without a port,
-/// `secret:NAME`, or `package:NAME`, with or without `@VERSION`.
+/// `secret:NAME`, `ready:TOOL`, `session:TOOL`, or `package:NAME`, with or without `@VERSION`.
 pub fn question(text: &str) -> Result<Question, String> {
     let help = "ask read:PATH, write:PATH, reach:HOST[:PORT], secret:NAME, package:NAME[@VERSION], \
-        service:ID or call:TOOL";
+        service:ID, ready:TOOL, session:TOOL or call:TOOL";
     let (verb, target) = text
         .split_once(':')
         .filter(|(_, target)| !target.is_empty())
@@ -68,6 +71,8 @@ pub fn question(text: &str) -> Result<Question, String> {
         "call" => Question::Call(target.to_owned()),
         "package" => package(target)?,
         "service" => Question::Service(target.to_owned()),
+        "ready" => Question::Ready(target.to_owned()),
+        "session" => Question::Session(target.to_owned()),
         _ => return Err(help.to_owned()),
     })
 }
@@ -105,9 +110,48 @@ pub fn answer(decisions: &[Decision], question: &Question, bases: &[PathBuf]) ->
     let granted = decisions
         .iter()
         .filter(|decision| decision.refused().is_none_or(is_unavailable));
-    granted
+    let granted: Vec<&Decision> = granted.collect();
+    let own = granted.iter();
+    let mut answers: Vec<ToolAccess> = own
         .flat_map(|decision| about(decision, question, bases))
-        .collect()
+        .collect();
+    // Whoever calls such a tool is neither started before that nor has its packages.
+    if !matches!(question, Question::Ready(_) | Question::Package(..)) {
+        add_callers(&granted, question, &mut answers);
+    }
+    answers
+}
+
+/// Adds the tools whose code may call one that can, and those that reach one through others.
+fn add_callers(decisions: &[&Decision], question: &Question, answers: &mut Vec<ToolAccess>) {
+    let mut next = 0;
+    while let Some(reached) = answers.get(next).cloned() {
+        next += 1;
+        let of_tool = |tool: &str| decisions.iter().find(|it| it.identity.tool == tool);
+        let Some(target) = of_tool(&reached.tool) else {
+            continue;
+        };
+        for caller in decisions {
+            let tool = &caller.identity.tool;
+            let is_listed = |it: &ToolAccess| it.tool == *tool && it.grant == reached.grant;
+            let Some(grant) = caller.grant_to_call(target) else {
+                continue;
+            };
+            if !answers.iter().any(is_listed) {
+                let how = match question {
+                    Question::Call(id) if names(target, id) => "from its code".to_owned(),
+                    _ => format!("from its code, through {}", reached.tool),
+                };
+                answers.push(ToolAccess {
+                    tool: tool.clone(),
+                    how,
+                    grant: reached.grant.clone(),
+                    rule: grant.rule.clone(),
+                    why: grant.why.clone(),
+                });
+            }
+        }
+    }
 }
 
 /// Whether only this machine, as it is now, lacks something for the tool.
@@ -144,6 +188,20 @@ fn about(decision: &Decision, question: &Question, bases: &[PathBuf]) -> Vec<Too
                 .collect()
         }
         Question::Call(id) => callers(decision, id),
+        Question::Ready(id) => {
+            let grant = decision.ready().filter(|_| names(decision, id));
+            grant
+                .map(|it| ToolAccess::new("each for one call", it.text(), &it.rule, &it.why))
+                .into_iter()
+                .collect()
+        }
+        Question::Session(id) => {
+            let grant = decision.sessions().filter(|_| names(decision, id));
+            grant
+                .map(|it| ToolAccess::new("for one caller", it.text(), &it.rule, &it.why))
+                .into_iter()
+                .collect()
+        }
         Question::Service(id) => {
             let grant = grants.service.iter().filter(|grant| grant.service == *id);
             grant
@@ -225,9 +283,14 @@ fn by_files(
         .collect()
 }
 
-fn callers(decision: &Decision, id: &str) -> Vec<ToolAccess> {
+/// Whether this id, with or without a version, is the tool's.
+fn names(decision: &Decision, id: &str) -> bool {
     let tool = &decision.identity.tool;
-    if tool.split('@').next() != Some(id) && tool != id {
+    tool.split('@').next() == Some(id) || tool == id
+}
+
+fn callers(decision: &Decision, id: &str) -> Vec<ToolAccess> {
+    if !names(decision, id) {
         return Vec::new();
     }
     let condition = if decision.conditions.confirm.is_empty() {
@@ -400,6 +463,8 @@ pub fn text(question: &Question, answers: &[ToolAccess]) -> String {
         Question::Reach(host) => format!("reach {host}"),
         Question::Secret(name) => format!("use the secret {name}"),
         Question::Call(id) => format!("call {id}"),
+        Question::Ready(id) => format!("be started before a call of {id}"),
+        Question::Session(id) => format!("keep a session of {id}"),
         Question::Service(id) => format!("call the service {id}"),
         Question::Package(name, version) => {
             format!(

@@ -11,7 +11,9 @@ use super::owner::{as_policy, refused_with};
 use super::shape::Shape;
 use super::verdict::{Answers, Confirm, LimitVerdict, Need, Notes, RequestKind, Verdict};
 use super::written::written_areas;
-use super::{capability, faults, hosts, limits, packages, runtime, secrets, services};
+use super::{
+    calls, capability, faults, hosts, limits, packages, ready, runtime, secrets, services, sessions,
+};
 use crate::base::text;
 use crate::fault::Fault;
 use crate::manifest::{Handler, Language, Manifest, StderrRule, ToolPaths, pattern};
@@ -68,6 +70,7 @@ pub fn decide(
         base: PathBuf::new(),
         script: None,
         folder: PathBuf::from(SCRIPT_FOLDER),
+        links: Vec::new(),
     };
     let asking = with_named_reads(manifest.clone(), &site.manifest, policies);
     let mut decision = Subject {
@@ -86,14 +89,14 @@ pub fn decide(
         // Only whether there is an interpreter: which one runs is decided with the script.
         let (policy, _) = policies.governing(&manifest.id, &site.manifest);
         let mut answers = Answers::default();
-        runtime::runtime_of(*language, policy, machine, &mut answers);
+        runtime::runtime_of(*language, site, policy, machine, &mut answers);
         decision.lacks_below = answers.lacks;
     }
     decision
 }
 
 /// The tools that run scripts and code request what a policy that names their exact id lets them
-/// read: they have no author who could ask for it.
+/// read, and code the tools that it lets them call: they have no author who could ask for it.
 fn with_named_reads(mut tool: Manifest, place: &Path, policies: &Policies) -> Manifest {
     let runs_scripts = matches!(
         &tool.handler,
@@ -105,6 +108,8 @@ fn with_named_reads(mut tool: Manifest, place: &Path, policies: &Policies) -> Ma
         let patterns = absolute.filter_map(|rule| pattern::parse(&rule.text).ok());
         if tool.id == RUN_CODE {
             tool.requested.read.get_or_insert_default();
+            let calls = policy.calls.iter().map(|entry| entry.grant.tool.clone());
+            tool.calls.extend(calls);
         }
         if let Some(read) = &mut tool.requested.read {
             read.extend(patterns);
@@ -144,7 +149,7 @@ pub fn decide_run(
     // through `owners`.
     let own = if is_source {
         ToolPaths {
-            folder: "/tmp".into(),
+            folder: crate::sandbox::CALL_FOLDER.into(),
             base: PathBuf::new(),
             ..target.site.clone()
         }
@@ -200,8 +205,17 @@ impl Case<'_> {
         let governing = self.governing();
         let mut answers = Answers::default();
         let grants = self.grants(&mut answers);
-        let conditions = self.conditions();
+        let mut conditions = self.conditions();
+        let manifest = self.subject.manifest;
+        conditions.ready = ready::grant_of(manifest, &self.ceilings, &grants, &conditions);
+        conditions.sessions = sessions::grant_of(manifest, &self.ceilings, &grants, &conditions);
         let mut notes = self.notes(&governing, &grants, &answers.verdicts);
+        if let Some(Err(why)) = &conditions.ready {
+            notes.all.push(format!("[ready] has no effect: {why}"));
+        }
+        if let Some(Err(why)) = &conditions.sessions {
+            notes.all.push(format!("sessions has no effect: {why}"));
+        }
         let limits = self.limits(&mut notes);
         if self.ceilings.policy.fault.is_some() {
             // Nothing is granted because of this fault, so verdicts would give wrong reasons.
@@ -283,6 +297,7 @@ impl Case<'_> {
             ..
         } = self.subject;
         let denials = HardDenials {
+            tool: &manifest.id,
             site,
             owners,
             protected: &self.policies.protected,
@@ -303,9 +318,10 @@ impl Case<'_> {
         capability::answer(manifest, &self.ceilings, self.machine, &granted, answers);
         let secrets = secrets::grants_of(manifest, &self.ceilings, &hosts, &files, answers);
         let service = services::grant_of(manifest, &self.ceilings, self.machine, answers);
+        let calls = calls::grants_of(&manifest.calls, &self.ceilings, answers);
         let variables = capability::variables_of(manifest, self.machine, answers);
         let runtime = language.and_then(|language| {
-            runtime::runtime_of(language, self.ceilings.policy, self.machine, answers)
+            runtime::runtime_of(language, site, self.ceilings.policy, self.machine, answers)
         });
         answers.lacks.extend(
             runtime
@@ -322,6 +338,7 @@ impl Case<'_> {
             hosts,
             secrets,
             service,
+            calls,
             packages: None,
             runtime,
             variables,
@@ -375,6 +392,10 @@ impl Case<'_> {
                 || stderr.any(|rule| rule == StderrRule::Error),
             text_output: manifest.execution.text_output
                 || self.owners.iter().any(|owner| owner.conditions.text_output),
+            context: manifest.execution.context
+                || self.owners.iter().any(|owner| owner.conditions.context),
+            ready: None,
+            sessions: None,
         }
     }
 
@@ -388,6 +409,14 @@ impl Case<'_> {
         for verdict in refusing.filter(|it| governing.narrow && it.what != RequestKind::Service) {
             notes.narrowed(verdict.narrowing());
         }
+        let links = self.subject.site.links.first();
+        notes.all.extend(links.map(|link| {
+            let folder = text::path(&self.subject.site.folder);
+            format!(
+                "its folder is {folder}: the link {} leads there",
+                text::path(link)
+            )
+        }));
         // A script reaches the files of all tools of its base folder.
         let base = Area::Tree(self.subject.site.base.clone());
         let is_base = |grant: &Grant| grant.area == base;
@@ -476,12 +505,22 @@ impl Case<'_> {
             authorities: self.authorities(&grants.hosts),
             local_sockets: decision.has(CapabilityKind::LocalSockets),
             secrets: grants.secrets.clone(),
+            calls: grants.calls.clone(),
             limits: limits::of_shape(&decision.limits),
             env: grants.variables.clone(),
             require_cgroup: conditions.require_cgroup,
             observe: conditions.observe,
             stderr_is_error: conditions.stderr_is_error,
             text_output: conditions.text_output,
+            // Of source text only Python's has a shim in which it waits.
+            ready: decision
+                .ready()
+                .cloned()
+                .filter(|_| identity.script.is_some() || runtime.language == Language::Python),
+            sessions: decision
+                .sessions()
+                .cloned()
+                .filter(|_| runtime.language == Language::Python),
             ..Shape::bare(&identity.tool, runtime.clone())
         };
         // Only this tool's own grants are known here: `service` adds what other tools may write.

@@ -8,8 +8,9 @@ use crate::fault::{Fault, Kind};
 use crate::policy::grammar::capability::kind;
 use crate::policy::grammar::hosts::risks;
 use crate::policy::grammar::{
-    CallerGrant, CapabilityKind, Ecosystem, Grant, HostGrant, Network, PackageGrant,
-    PackageRequirements, PassedOver, SecretGrant, ServiceGrant,
+    Access, CallGrant, CallerGrant, CapabilityKind, Ecosystem, Grant, HostGrant, Network,
+    PackageGrant, PackageRequirements, PassedOver, ReadyGrant, SecretGrant, ServiceGrant,
+    SessionGrant,
 };
 use crate::quantity::Limit;
 use std::collections::BTreeMap;
@@ -74,6 +75,8 @@ pub struct Grants {
     pub hosts: Vec<HostGrant>,
     pub secrets: Vec<SecretGrant>,
     pub service: Option<ServiceGrant>,
+    /// Tools that its code may call.
+    pub calls: Vec<CallGrant>,
     /// `None`: no packages are required, or none are granted.
     pub packages: Option<PackageGrant>,
     pub runtime: Option<Runtime>,
@@ -104,6 +107,13 @@ pub struct Conditions {
     pub observe: bool,
     pub stderr_is_error: bool,
     pub text_output: bool,
+    /// A variable tells the script of its call.
+    pub context: bool,
+    /// What may be started before calls, or why every call starts cold. `None`: no policy has
+    /// `[ready]`.
+    pub ready: Option<Result<ReadyGrant, String>>,
+    /// The sessions of its source text, or why there are none. `None`: no policy allows any.
+    pub sessions: Option<Result<SessionGrant, String>>,
 }
 
 impl Grants {
@@ -138,6 +148,12 @@ impl Decision {
         self.limits.iter().find(|l| l.limit == limit)
     }
 
+    /// A write below the call's own scratch, because of which the scratch has fewer rights.
+    pub fn write_below_scratch(&self) -> Option<&Grant> {
+        let mut writes = self.grants.files.iter();
+        writes.find(|it| it.access == Access::Write && crate::sandbox::is_late(it.area.path()))
+    }
+
     /// The time of a call that requests so much, or nothing, in milliseconds.
     pub fn time(&self, requested_ms: Option<u64>) -> u64 {
         let built_in = Limit::TimeoutMs.built_in_default();
@@ -152,6 +168,15 @@ impl Decision {
     /// Whether the tool may ask the person at the client that called it.
     pub fn may_ask(&self) -> bool {
         self.has(CapabilityKind::Ask)
+    }
+
+    /// What may be started before its calls.
+    pub fn ready(&self) -> Option<&ReadyGrant> {
+        self.conditions.ready.as_ref()?.as_ref().ok()
+    }
+
+    pub fn sessions(&self) -> Option<&SessionGrant> {
+        self.conditions.sessions.as_ref()?.as_ref().ok()
     }
 
     /// Whether the tool requires this capability and has it.
@@ -183,6 +208,29 @@ impl Decision {
     pub fn is_denied(&self) -> bool {
         self.refused()
             .is_some_and(|fault| fault.kind == Kind::SecurityError)
+    }
+
+    /// Whether a call changes or reaches anything outside itself. What runs inside this host
+    /// counts, too: no layer says what it does.
+    pub fn has_effects(&self) -> bool {
+        let grants = &self.grants;
+        self.identity.in_process
+            || self.identity.starts_scripts
+            || !grants.hosts.is_empty()
+            || !grants.secrets.is_empty()
+            || !grants.calls.is_empty()
+            || grants.service.is_some()
+            || grants
+                .files
+                .iter()
+                .any(|grant| grant.access == Access::Write)
+    }
+
+    /// The grant by which code of this tool may call the other one.
+    pub fn grant_to_call(&self, other: &Decision) -> Option<&CallGrant> {
+        let id = other.identity.tool.split('@').next().unwrap_or_default();
+        let mut calls = self.grants.calls.iter();
+        calls.find(|grant| grant.allows(id, other.has_effects()))
     }
 
     pub fn denied(&self) -> impl Iterator<Item = &Verdict> {

@@ -5,12 +5,13 @@ use super::hard_denials::HardDenials;
 use super::verdict::{Answers, Narrower, Refusal, RequestKind, Verdict};
 use super::writable;
 use crate::base::layer::Layer;
+use crate::base::place::Mounts;
 use crate::base::text;
 use crate::manifest::{Manifest, Pattern, PatternShape, ToolPaths};
 use crate::policy::grammar::{Access, Area, Grant, Grantable, Policy, Rule, area};
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The path of the call's own scratch.
 const SCRATCH: &str = "/tmp";
@@ -61,9 +62,9 @@ impl FileRequests<'_> {
         }
         let mut grants = least(grants);
         if let Some(folder) = writable::common_folder(&grants)
-            && let Some(why) = self
-                .denials
-                .reason(Access::Write, &Area::Tree(folder.clone()))
+            && let Some(why) =
+                self.denials
+                    .reason(Access::Write, &Area::Tree(folder.clone()), false)
         {
             let refusal = Refusal {
                 narrower: Narrower::BuiltIn,
@@ -251,8 +252,10 @@ impl FileRequests<'_> {
             |part, rule| {
                 let area = part.area.overlap(&rule.area_at(&self.site.folder))?;
                 let foreign = part.rule.is_none() && rule.relative && is_shared(self.site, &area);
-                let is_open = !foreign && self.denials.reason(access, &area).is_none();
-                let rule = part.rule.or(Some(rule));
+                let rule = part.rule.unwrap_or(rule);
+                let is_exact = rule.area_at(&self.site.folder) == area;
+                let is_open = !foreign && self.denials.reason(access, &area, is_exact).is_none();
+                let rule = Some(rule);
                 is_open.then_some(Part { area, rule })
             },
             |wide, part| part.area.within(&wide.area),
@@ -262,7 +265,7 @@ impl FileRequests<'_> {
 
     /// Why a request is not granted, or not in full.
     fn refusal(&self, access: Access, request: &Area) -> Refusal {
-        match self.denials.reason(access, request) {
+        match self.denials.reason(access, request, false) {
             Some(reason) => Refusal {
                 narrower: Narrower::BuiltIn,
                 reason,
@@ -312,6 +315,7 @@ fn is_scratch(area: &Area) -> bool {
 /// The grants that no other covers, in their order. Sorted by path, what a tree covers comes after
 /// it, so that each is compared only with the trees above it and the grants of the same files.
 fn least(grants: Vec<Grant>) -> Vec<Grant> {
+    let mounts = Mounts::current();
     let mut order: Vec<usize> = (0..grants.len()).collect();
     order.sort_by_cached_key(|at| {
         let Grant { access, area, .. } = &grants[*at];
@@ -336,7 +340,10 @@ fn least(grants: Vec<Grant>) -> Vec<Grant> {
         {
             near.pop();
         }
-        if !near.iter().any(|wide| grants[*wide].covers(&grants[at])) {
+        if !near.iter().any(|wide| {
+            grants[*wide].covers(&grants[at])
+                && !is_mounted_between(grants[*wide].area.path(), this.path(), &mounts)
+        }) {
             near.push(at);
             widest.insert(at);
         }
@@ -347,6 +354,13 @@ fn least(grants: Vec<Grant>) -> Vec<Grant> {
         .filter(|(at, _)| widest.contains(at))
         .map(|(_, grant)| grant)
         .collect()
+}
+
+/// Whether the path lies in what is mounted in the folder, which is left out where that is shown.
+fn is_mounted_between(folder: &Path, path: &Path, mounts: &Mounts) -> bool {
+    path.ancestors()
+        .take_while(|above| *above != folder)
+        .any(|above| mounts.points().any(|point| point == above))
 }
 
 fn rule_name(policy: &Policy, rule: &Rule) -> String {

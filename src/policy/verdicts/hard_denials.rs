@@ -4,6 +4,9 @@ use super::machine::{Machine, MachinePlaces, ReliedOn, files_of, runtimes};
 use crate::base::place::{Mounts, Place};
 use crate::base::{files, text};
 use crate::manifest::{Manifest, ToolPaths};
+use crate::policy::grammar::obeyed::{
+    is_data_of_tool, is_definition, is_obeyed, leads_modules, publishes,
+};
 use crate::policy::grammar::{Access, Area, PlacedArea, Protected};
 use crate::sandbox::base_view::{MADE_ETC, OWN_FOLDER};
 use std::path::{Path, PathBuf};
@@ -11,6 +14,8 @@ use std::sync::Arc;
 
 /// What the denials of one tool's requests depend on.
 pub struct HardDenials<'a> {
+    /// The id of the tool.
+    pub tool: &'a str,
     pub site: &'a ToolPaths,
     /// The other manifests that name the tool's script.
     pub owners: &'a [(Arc<Manifest>, ToolPaths)],
@@ -19,8 +24,8 @@ pub struct HardDenials<'a> {
 }
 
 impl HardDenials<'_> {
-    /// Why no policy can grant this; `None` if one can.
-    pub fn reason(&self, access: Access, request: &Area) -> Option<String> {
+    /// Why no policy can grant this; `None` if one can. `is_exact`: the policy names just this area.
+    pub fn reason(&self, access: Access, request: &Area, is_exact: bool) -> Option<String> {
         if !matches!(request, Area::File(_)) && request.folder().parent().is_none() {
             return Some(
                 "it opens all of /, which is never granted: name the folders or files in it".into(),
@@ -65,7 +70,7 @@ impl HardDenials<'_> {
         let placed = PlacedArea::at(request, &way[0]);
         let why = self
             .relied_on(request, &placed, &machine)
-            .or_else(|| self.settings_of_homes(request, &placed, &machine));
+            .or_else(|| self.settings_of_homes(request, &placed, &machine, is_exact));
         let why = why
             .or_else(|| self.files_in_use(request, &placed, &mounts))
             .or_else(|| self.obeyed(request))?;
@@ -127,13 +132,14 @@ impl HardDenials<'_> {
     }
 
     /// `.bashrc`, `.config`, `.ssh` and the like: programs of the user and interpreter launchers
-    /// obey them. A script base below a home is exempt (other rules protect it); one that is or
-    /// holds a home is not.
+    /// obey them. The tool's own data is exempt where a policy names it, and so is a script base below
+    /// a home (other rules protect it), but not one that is or holds a home.
     fn settings_of_homes(
         &self,
         request: &Area,
         placed: &PlacedArea,
         machine: &MachinePlaces,
+        is_exact: bool,
     ) -> Option<String> {
         let base = self.own_base(request);
         let PlacedArea(request) = placed;
@@ -153,13 +159,17 @@ impl HardDenials<'_> {
             .homes
             .iter()
             .find(|(home, places)| {
+                let below = request.folder().strip_prefix(&*places[0]);
                 is_written(places)
+                    && !(is_exact && below.is_ok_and(|it| is_data_of_tool(it, self.tool)))
                     && !base.is_some_and(|base| base.starts_with(home) && base != home)
             })?
             .0
             .display();
         Some(format!(
-            "programs obey the files of a home whose names start with a dot ({home}/.config …)"
+            "programs obey the files of a home whose names start with a dot ({home}/.config …); \
+             a policy entry may name {home}/.local/share/NAME, if NAME is a part of the tool's id and \
+             no program has it"
         ))
     }
 
@@ -177,12 +187,11 @@ impl HardDenials<'_> {
             .as_ref()
             .filter(|_| !matches!(request, Area::Tree(_)));
         let path = protected
-            .find(placed, |_| true)
+            .find(placed, |path| self.is_in_reach(request, path))
             .or_else(|| {
                 own.find(|path: &&PathBuf| {
-                    let is_file =
-                        !path.as_os_str().is_empty() && !self.protected.paths.contains(*path);
-                    is_file && mounts.way(path).iter().any(|place| placed.0.touches(place))
+                    self.is_in_reach(request, path)
+                        && mounts.way(path).iter().any(|place| placed.0.touches(place))
                 })
             })
             .or_else(|| records.filter(|folder| &*mounts.place(folder) == placed.0.folder()))?;
@@ -192,6 +201,18 @@ impl HardDenials<'_> {
             _ => "a policy, a manifest, a script or a file of this host",
         };
         Some(format!("{what} could be written: {}", path.display()))
+    }
+
+    /// Whether a write could change this file. A pattern beside the script (`*.json`) matches names
+    /// there that are never published.
+    fn is_in_reach(&self, request: &Area, path: &Path) -> bool {
+        let own = self.site.folder.as_path();
+        let is_beside = request.path() == own && path.parent() == Some(own);
+        let name = path.file_name().and_then(|name| name.to_str());
+        match (names_of(request), name) {
+            (Some(names), Some(name)) if is_beside => publishes(&names, name),
+            _ => !path.as_os_str().is_empty(),
+        }
     }
 
     /// Names that are obeyed wherever they lie. What else a tool writes is data, because its place
@@ -204,7 +225,7 @@ impl HardDenials<'_> {
         if let Some(name) = below
             .iter()
             .filter_map(|part| part.to_str())
-            .find(|name: &&str| is_listed(OBEYED, name) || is_listed(PACKAGES, name))
+            .find(|name: &&str| is_obeyed(name) || leads_modules(name))
         {
             return Some(format!("other programs run or obey `{name}`"));
         }
@@ -227,40 +248,4 @@ fn names_of(request: &Area) -> Option<String> {
         ),
         Area::Names { names, .. } => Some(names.clone()),
     }
-}
-
-/// Manifests and policies. In these tables `*` stands for any beginning.
-const DEFINITIONS: &str =
-    "*.tool.json *.tool-service.json *.prompt.json *.resource.json *.policy.toml";
-/// Repositories, and the settings of shells, editors and agents that run commands when somebody
-/// opens the folder.
-const OBEYED: &str = ".git .hg .svn .jj .husky .envrc .vscode .idea .zed .devcontainer .vim .vimrc \
-                      .exrc .mcp.json .claude .codex .cursor .gemini .kiro .windsurf";
-/// By these names interpreters find packages and modules, in folders of data, too.
-const PACKAGES: &str = "node_modules .venv venv site-packages __pycache__ pyvenv.cfg package.json \
-                        tsconfig.json jsconfig.json bunfig.toml";
-
-fn is_listed(table: &str, name: &str) -> bool {
-    let name = name.to_lowercase();
-    table.split(' ').any(|listed| {
-        listed
-            .strip_prefix('*')
-            .map_or(name == listed, |ending| name.ends_with(ending))
-    })
-}
-
-/// Whether a name or pattern is that of a manifest or policy, which no tool may publish.
-pub fn is_definition(names: &str) -> bool {
-    is_listed(DEFINITIONS, names)
-}
-
-/// Whether interpreters find modules by a file of this name.
-pub fn leads_modules(name: &str) -> bool {
-    is_listed(PACKAGES, name)
-}
-
-/// Whether other programs obey files of this name. Case is ignored, as by some file systems
-/// (`.GIT`).
-pub fn is_obeyed(name: &str) -> bool {
-    is_listed(OBEYED, name)
 }

@@ -70,7 +70,7 @@ fn limit_of(limit: Limit, policy: &Policy) -> (u64, String) {
 fn enforced_by(limit: Limit, cgroup: bool) -> Layer {
     match limit {
         Limit::CpuMs | Limit::MemoryBytes | Limit::Processes if cgroup => Layer::Cgroup,
-        Limit::ScratchBytes => Layer::Scratch,
+        Limit::ScratchBytes | Limit::ArtifactFiles | Limit::ArtifactBytes => Layer::Scratch,
         Limit::Connections | Limit::SentBytes | Limit::ReceivedBytes => Layer::Network,
         _ => Layer::Limits,
     }

@@ -1,6 +1,7 @@
 //! The decision about one tool: each kind of request is narrowed in a file of its own, none of which
 //! knows another; `decide` puts the answers together.
 
+pub mod calls;
 pub mod capability;
 pub mod ceiling;
 pub mod decide;
@@ -13,10 +14,12 @@ pub mod limits;
 pub mod machine;
 pub mod owner;
 pub mod packages;
+pub mod ready;
 pub mod requirements;
 pub mod runtime;
 pub mod secrets;
 pub mod services;
+pub mod sessions;
 pub mod shape;
 pub mod verdict;
 pub mod writable;

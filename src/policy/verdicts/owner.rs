@@ -76,6 +76,7 @@ pub fn as_policy(owner: &Decision) -> Policy {
             .filter(|_| can_run)
             .map(entry)
             .collect(),
+        calls: owner.grants.calls.iter().map(entry).collect(),
         packages: packages.collect(),
         digest: owner.governing.digest.clone(),
         // The rest of the built-in policy grants nothing and requires nothing.

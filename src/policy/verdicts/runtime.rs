@@ -5,9 +5,12 @@ use super::shape::{Program, Runtime};
 use super::verdict::{Answers, Narrower, Need, RequestKind, Verdict};
 use crate::base::layer::Layer;
 use crate::manifest::{Language, ToolPaths};
-use crate::policy::grammar::{NamedRuntime, Policy};
+use crate::policy::grammar::{Ecosystem, NamedRuntime, Policy};
+use std::path::{Path, PathBuf};
 
 const WITHOUT_WASI: &str = "this toolhost was built without WASI (its cargo feature `wasi`)";
+/// How a virtual environment beside a script is called.
+pub const ENVIRONMENTS: [&str; 2] = [".venv", "venv"];
 const LAYERS: [Layer; 2] = [Layer::View, Layer::Landlock];
 
 /// Why a language has no interpreter here.
@@ -20,13 +23,19 @@ struct Missing {
 /// The interpreter of a language, by the policy if that names one.
 pub fn runtime_of(
     language: Language,
+    site: &ToolPaths,
     policy: &Policy,
     machine: &Machine,
     answers: &mut Answers,
 ) -> Option<Runtime> {
     let name = language.name();
     let named = policy.runtimes.get(&language);
-    let runtime = match find(language, named, policy, machine) {
+    let beside = environment_beside(site, policy).filter(|_| language == Language::Python);
+    let found = match &beside {
+        Some(environment) => with_environment(environment, policy, machine),
+        None => find(language, named, policy, machine),
+    };
+    let runtime = match found {
         Ok(runtime) => runtime,
         Err(Missing { reason, words }) => {
             let words = format!("the runtime '{name}': {words}");
@@ -41,7 +50,16 @@ pub fn runtime_of(
         Program::Path(path) => path.display().to_string(),
         Program::Ourselves { role } => format!("toolhost ({role})"),
     };
-    let effective = format!("{program} {}", runtime.version);
+    let packages = match (&runtime.environment, &beside) {
+        (Some(_), _) => {
+            ", with the virtual environment beside the script: packages of the author, not checked"
+        }
+        (None, Some(_)) => {
+            ", without the virtual environment beside the script: it is of another Python"
+        }
+        (None, None) => "",
+    };
+    let effective = format!("{program} {}{packages}", runtime.version);
     let verdict = Verdict::met(RequestKind::Runtime, name, effective, &LAYERS);
     answers.verdicts.push(match named {
         Some(named) => {
@@ -54,6 +72,50 @@ pub fn runtime_of(
         }
     });
     Some(runtime)
+}
+
+/// The virtual environment in the tool's own folder, which a policy names, or which counts because
+/// the policy names neither an interpreter nor packages. Nothing of it is read or run here.
+fn environment_beside(site: &ToolPaths, policy: &Policy) -> Option<PathBuf> {
+    let named = policy.runtimes.get(&Language::Python);
+    let counts = |folder: &PathBuf| match named {
+        Some(named) => named.path.parent() == Some(&folder.join("bin")),
+        None => folder.join("pyvenv.cfg").is_file(),
+    };
+    let is_own = site.manifest.parent().is_some() && !site.is_guest() && site.folder != site.base;
+    let has_packages = policy.packages.contains_key(&Ecosystem::Python);
+    ENVIRONMENTS
+        .map(|name| site.folder.join(name))
+        .into_iter()
+        .find(counts)
+        .filter(|_| is_own && (named.is_some() || !has_packages))
+}
+
+/// The machine's own interpreter, which finds the packages of this environment.
+fn with_environment(
+    environment: &Path,
+    policy: &Policy,
+    machine: &Machine,
+) -> Result<Runtime, Missing> {
+    let named = policy.runtimes.get(&Language::Python);
+    let runtime = find(Language::Python, None, policy, machine)?;
+    let minor: Vec<&str> = runtime.version.split('.').take(2).collect();
+    let packages = environment.join(format!("lib/python{}", minor.join(".")));
+    match named {
+        Some(_) if !packages.is_dir() => Err(Missing {
+            reason: format!(
+                "{} was made for another Python than {}, which runs here: make it again",
+                environment.display(),
+                runtime.version
+            ),
+            words: "the virtual environment beside the script is of another Python",
+        }),
+        named => Ok(Runtime {
+            environment: packages.is_dir().then(|| environment.to_owned()),
+            found: named.map_or(runtime.found, |_| "policy".to_owned()),
+            ..runtime
+        }),
+    }
 }
 
 fn find(

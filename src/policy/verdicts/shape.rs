@@ -1,7 +1,9 @@
 //! The shape: the part of a confinement that is the same for every call.
 
 use crate::manifest::Language;
-use crate::policy::grammar::{Area, Grant, Network, PackageGrant, SecretGrant};
+use crate::policy::grammar::{
+    Area, CallGrant, Grant, Network, PackageGrant, ReadyGrant, SecretGrant, SessionGrant,
+};
 pub use crate::quantity::Limits;
 use serde::{Deserialize, Serialize, Serializer};
 use std::collections::BTreeMap;
@@ -20,6 +22,9 @@ pub struct Runtime {
     pub roots: Vec<PathBuf>,
     pub version: String,
     pub found: String,
+    /// A virtual environment beside the script, whose packages Python finds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub environment: Option<PathBuf>,
 }
 
 impl Runtime {
@@ -33,6 +38,7 @@ impl Runtime {
             roots: Vec::new(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             found: "this binary".to_owned(),
+            environment: None,
         }
     }
 }
@@ -127,6 +133,9 @@ pub struct Shape {
     pub local_sockets: bool,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<SecretGrant>,
+    /// Tools that its code may call.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub calls: Vec<CallGrant>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packages: Option<PackageGrant>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -143,6 +152,12 @@ pub struct Shape {
     /// Output that is not one JSON value becomes the answer, as text.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub text_output: bool,
+    /// Processes of this shape may be started before their calls.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ready: Option<ReadyGrant>,
+    /// Source text may go on in sessions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sessions: Option<SessionGrant>,
     /// What tools wrote or can write below what the call reads: nothing there is loaded as code.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub written: Vec<Area>,
@@ -162,6 +177,7 @@ impl Shape {
             authorities: Vec::new(),
             local_sockets: false,
             secrets: Vec::new(),
+            calls: Vec::new(),
             packages: None,
             built: None,
             limits: Limits::built_in(),
@@ -170,8 +186,15 @@ impl Shape {
             observe: false,
             stderr_is_error: false,
             text_output: false,
+            ready: None,
+            sessions: None,
             written: Vec::new(),
         }
+    }
+
+    /// Whether a call may bring files: its script has a folder for them.
+    pub fn takes_files(&self) -> bool {
+        matches!(self.runtime.program, Program::Path(_))
     }
 
     /// SHA-256 over the canonical text of this shape, hex: the confinement's digest.

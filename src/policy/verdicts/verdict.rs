@@ -16,6 +16,7 @@ pub enum RequestKind {
     Runtime,
     Package,
     Service,
+    Call,
 }
 
 impl RequestKind {
@@ -28,7 +29,7 @@ impl RequestKind {
             RequestKind::Env => "env",
             RequestKind::Runtime => "runtime",
             RequestKind::Package => "packages",
-            RequestKind::Service => "call",
+            RequestKind::Service | RequestKind::Call => "call",
         }
     }
 }

@@ -3,8 +3,8 @@
 
 use crate::base::files;
 use crate::base::place::{Mounts, Place, Placed};
-use crate::policy::grammar::area::name_matches;
 use crate::policy::grammar::files::SCRIPT_FOLDER;
+use crate::policy::grammar::obeyed::publishes;
 use crate::policy::grammar::{Access, Grant, Opening};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -68,7 +68,7 @@ impl WritablePath {
             || file.starts_with(&**tree),
             |names: &String| {
                 let name = file.file_name().and_then(|name| name.to_str());
-                file.parent() == Some(tree) && name.is_some_and(|name| name_matches(names, name))
+                file.parent() == Some(tree) && name.is_some_and(|name| publishes(names, name))
             },
         )
     }

@@ -1,4 +1,4 @@
-// Calls one function of a script: entry.mjs SCRIPT ENTRY (Node and Bun, ESM and CommonJS).
+// Calls one function of a script: entry.mjs SCRIPT ENTRY [--ready [MODULE…]] (Node and Bun, ESM and CommonJS).
 //
 // Arguments: one JSON object on stdin, given as the only argument. Answer: the return value, one JSON document on the
 // real stdout; for a generator, one line for each value and one for the end. Everything printed goes to stderr.
@@ -9,7 +9,7 @@ import { createRequire, isBuiltin } from 'node:module';
 import path from 'node:path';
 import { pathToFileURL } from 'node:url';
 
-const [script, entry] = process.argv.slice(2);
+const [script, entry, ready, ...early] = process.argv.slice(2);
 const require = createRequire(import.meta.url);
 const file = path.basename(script);
 const DEEPEST = 128;
@@ -255,17 +255,37 @@ process.on('exit', (code) => {
   process.exitCode = code || 1;
 });
 
+// A module is loaded once, however often it is asked for.
+function load() {
+  return import(pathToFileURL(script).href);
+}
+
+// The input. Before it come the variables of the call, where this was started before that.
+function read() {
+  const whole = fs.readFileSync(0);
+  if (ready === undefined) return whole.toString();
+  const start = whole.indexOf('\n') + 1;
+  const end = start + Number(whole.toString('latin1', 0, start).split(' ')[1]);
+  Object.assign(process.env, JSON.parse(whole.toString('utf8', start, end) || '{}'));
+  return whole.toString('utf8', end);
+}
+
 // Not awaited at the top level: Bun would spin for ever on a promise that never settles.
 async function main() {
-  const input = JSON.parse(fs.readFileSync(0, 'utf8'));
+  process.argv.splice(1, process.argv.length - 1, script);
+  globalThis.toolhost = { ...globalThis.toolhost, ...ours() };
+  if (ready !== undefined) {
+    // All this before the input comes.
+    for (const name of early) await import(name);
+    await load();
+  }
+  const input = JSON.parse(read());
   if (input === null || typeof input !== 'object' || Array.isArray(input)) {
     throw new Mend(`the input of an entryPoint is one JSON object, not ${Array.isArray(input) ? 'an array' : typeof input}`);
   }
-  process.argv.splice(1, 3, script);
   const { $client, ...given } = input;
-  globalThis.toolhost = ours($client);
-  const module = await import(pathToFileURL(script).href);
-  const result = await find(module, entry)($client === undefined ? input : given);
+  globalThis.toolhost = { ...globalThis.toolhost, ...ours($client) };
+  const result = await find(await load(), entry)($client === undefined ? input : given);
   if (/^\[object (Async)?Generator\]$/u.test(Object.prototype.toString.call(result))) {
     const whole = await stream(result);
     if (whole === undefined) write(ANSWER, '@toolhost {"end":true}\n');

@@ -1,4 +1,4 @@
-"""Calls one function of a script: entry.py SCRIPT ENTRY.
+"""Calls one function of a script: entry.py SCRIPT ENTRY [--ready [MODULE…]].
 
 Arguments: one JSON object on stdin, given as keyword arguments. Answer: the return value, one JSON document on the
 real stdout; for a generator, one line for each value and one for the end. Everything printed goes to stderr.
@@ -82,6 +82,18 @@ def load(path):
     sys.modules[name] = module
     exec(compile(loader.get_data(path), path, "exec", dont_inherit=True), module.__dict__)
     return module
+
+
+def load_early(path, names):
+    """Loads the script before its input comes, and until then the modules that policy names."""
+    import importlib
+    import select
+
+    for name in names:
+        if select.select([0], [], [], 0)[0]:
+            break
+        importlib.import_module(name)
+    return load(path)
 
 
 FUNCTION = type(one_line)
@@ -332,7 +344,9 @@ def show(error):
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == HERE:
         trace = trace.tb_next
-    traceback.print_exception(type(error), error, trace)
+    report = traceback.TracebackException(type(error), error, trace)
+    report.stack[:] = [frame for frame in report.stack if not frame.filename.startswith("/.toolhost/")]
+    sys.stderr.write("".join(report.format()))
     return trace
 
 
@@ -356,16 +370,24 @@ def describe(error, trace, script):
 def main():
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
-    script, entry = sys.argv[1], sys.argv[2]
+    script, entry, *ready = sys.argv[1:]
     try:
+        ours = Toolhost("toolhost")
+        # What a script that calls tools has there already.
+        vars(ours).update(vars(sys.modules.get("toolhost", ours)))
+        sys.modules["toolhost"] = ours
+        module = ready and load_early(script, ready[1:])
+        if ready:
+            # The variables of the call come before its input.
+            variables = sys.stdin.buffer.read(int(sys.stdin.buffer.readline().split()[1]))
+            os.environ.update(json.loads(variables or "{}"))
         arguments = json.loads(sys.stdin.buffer.read())
         if not isinstance(arguments, dict):
             raise Mend(f"the input of an entryPoint is one JSON object, not {a(arguments)}")
-        ours = sys.modules["toolhost"] = Toolhost("toolhost")
         client = arguments.pop("$client", None)
         if client is not None:
             ours.can, ours.answers, ours.state = client["can"], client["answers"], client["state"]
-        function = find(load(script), entry, os.path.basename(script))
+        function = find(module or load(script), entry, os.path.basename(script))
         answer_all(call(function, entry, arguments))
     except Mend as mend:
         fail(mend)

@@ -11,6 +11,7 @@ use crate::base::text::{self, VisibleJson};
 use crate::executor::ToolAnswer;
 use crate::fault::{Fault, Kind};
 use crate::policy::CallbackUrl;
+use crate::service::arguments::Arguments;
 use crate::service::audit::log::Log;
 use crate::service::audit::segments;
 use crate::service::callers::Rights;
@@ -79,6 +80,16 @@ pub struct Receipt {
     pub callback: Option<CallbackState>,
 }
 
+/// How the end of a call is reported, beside in its receipt.
+#[derive(Debug)]
+pub enum EndReport {
+    OnRequest,
+    /// To this URL.
+    Callback(String),
+    /// As an observation, which the caller takes.
+    Observation,
+}
+
 impl Receipt {
     /// `open`: the state of the call, if it has not ended.
     fn new(job: &Job, open: Option<CallState>) -> Receipt {
@@ -88,6 +99,7 @@ impl Receipt {
             (None, _) => Phase::Waiting,
         };
         let call = CallState {
+            parent: None,
             id: job.id.clone(),
             caller: job.caller.clone(),
             tool: job.tool.clone(),
@@ -108,15 +120,20 @@ impl Receipt {
 }
 
 impl Background {
-    pub(super) fn new(service: Arc<Service>, proxy: Option<String>) -> Arc<Background> {
+    /// `store`: one that is open; else the file beside the audit log.
+    pub(super) fn new(
+        service: Arc<Service>,
+        proxy: Option<String>,
+        store: Option<JobStore>,
+    ) -> Arc<Background> {
         let (alive, over) = mpsc::channel(1);
         let jobs = Mutex::new(Jobs::new(service.limiter.clone()));
         Arc::new(Background {
             service,
             proxy,
             jobs,
-            store: tokio::sync::Mutex::default(),
-            loaded: AtomicBool::default(),
+            loaded: AtomicBool::new(store.is_some()),
+            store: tokio::sync::Mutex::new(store.map(Arc::new)),
             changed: watch::Sender::default(),
             kill: CancellationToken::new(),
             alive: Mutex::new(Some(alive)),
@@ -124,20 +141,20 @@ impl Background {
         })
     }
 
-    pub(super) async fn open_store(&self) -> Result<(), String> {
+    /// Opens the store, and adds an end to the calls of a dead host. `Err` says why calls in the
+    /// background are refused until that is fixed.
+    pub async fn open_store(&self) -> Result<(), String> {
         self.open_or_get(KILL_TIMEOUT).await.map(drop)
     }
 
     /// Starts a call that continues if its client leaves, and returns its receipt. A refusal leaves
-    /// no receipt, and nothing runs. `callback`: a URL to which the end is reported. `held` is
-    /// dropped once the call is over.
+    /// no receipt, and nothing runs.
     pub async fn submit(
         self: &Arc<Self>,
         mut request: CallRequest,
-        callback: Option<String>,
-        held: impl Send + 'static,
+        report: EndReport,
     ) -> Result<Receipt, Fault> {
-        let job = self.new_job(&mut request, callback)?;
+        let job = self.new_job(&mut request, report)?;
         self.store().await.map_err(|why| {
             Fault::new(
                 Kind::CapabilityError,
@@ -152,7 +169,7 @@ impl Background {
         let (begun, receipt) = oneshot::channel();
         let me = self.clone();
         tokio::spawn(async move {
-            let _kept = (alive, held);
+            let _alive = alive;
             let put = vec![job.clone()];
             if let Err(why) = me
                 .write(Change {
@@ -175,17 +192,52 @@ impl Background {
         receipt.await.unwrap_or_else(|_| Err(stopped()))
     }
 
+    /// As `submit`. `Err`: the report of the refusal, which is recorded.
+    pub async fn begin(
+        self: &Arc<Self>,
+        request: CallRequest,
+        report: EndReport,
+    ) -> Result<Receipt, Report> {
+        let refused = CallRequest {
+            id: request.id.clone(),
+            label: request.label.clone(),
+            charged: RateCharge::Free.into(),
+            ..CallRequest::new(request.caller.clone(), &request.tool, Arguments::default())
+        };
+        match self.submit(request, report).await {
+            Ok(receipt) => Ok(receipt),
+            Err(fault) => {
+                let refused = CallRequest {
+                    refused: Some(fault),
+                    ..refused
+                };
+                Err(self.service.call(refused, Sink::none()).await)
+            }
+        }
+    }
+
+    /// Whether the tool of a request says that its calls run in the background.
+    pub fn is_asked_by(&self, request: &CallRequest) -> bool {
+        let catalog = &self.service.catalog;
+        let who = catalog.who(&request.caller, request.label.as_deref());
+        let tool = catalog.find(&who, &request.tool);
+        request.refused.is_none() && tool.is_ok_and(|tool| tool.manifest.execution.asynchronous)
+    }
+
     /// Checks a request, and makes its job. The call pipeline decides again when the call runs.
-    fn new_job(&self, request: &mut CallRequest, callback: Option<String>) -> Result<Job, Fault> {
+    fn new_job(&self, request: &mut CallRequest, report: EndReport) -> Result<Job, Fault> {
         let decisions = self.service.catalog.decisions()?;
         let rights = decisions.rights(&request.caller, request.label.as_deref());
         let rate = std::mem::replace(&mut request.charged.rate, RateCharge::Free);
         self.service.limiter.charge_callers(&rights, rate)?;
         request.acts_as = Some(rights.caller.user.clone());
         let tool = decisions.find(&request.tool, &rights)?;
-        let callback = callback
-            .map(|url| new_callback(&rights, &url))
-            .transpose()?;
+        let (mut callback, mut observation) = (None, None);
+        match report {
+            EndReport::OnRequest => {}
+            EndReport::Callback(url) => callback = Some(new_callback(&rights, &url)?),
+            EndReport::Observation => observation = Some(Delivery::Pending),
+        }
         Ok(Job {
             id: request.id.get_or_insert_with(new_id).clone(),
             caller: rights.caller.user.clone(),
@@ -194,6 +246,7 @@ impl Background {
             tool: tool.reference(),
             began: Timestamp::now(),
             callback,
+            observation,
             trace: request.reporting.trace.as_ref().map(TraceContext::id),
             ..Job::default()
         })
@@ -283,6 +336,49 @@ impl Background {
         own.iter()
             .map(|job| Receipt::new(job, open.remove(&job.id)))
             .collect()
+    }
+
+    /// The calls that this caller itself started as actions, that ended, and whose observations
+    /// it has not taken; the oldest first.
+    pub fn unobserved(&self, who: &Caller) -> Vec<Receipt> {
+        let who = Caller::named(&who.user);
+        let jobs = lock(&self.jobs);
+        let ended = jobs.iter().map(|open| &open.job).filter(|job| {
+            job.ended.is_some() && job.observation == Some(Delivery::Pending) && is_for(&who, job)
+        });
+        ended.map(|job| Receipt::new(job, None)).collect()
+    }
+
+    /// Marks the observations of these calls as taken. Those that somebody took meanwhile are left
+    /// out of the answer: the ids of the calls whose observations are the caller's.
+    pub async fn observed(&self, calls: &[Receipt]) -> Result<Vec<String>, Fault> {
+        let ids = calls.iter().map(|receipt| &receipt.call.id);
+        let put: Vec<Job> = ids
+            .filter_map(|id| self.mark(id, Delivery::Pending, Delivery::Delivered))
+            .collect();
+        let taken: Vec<String> = put.iter().map(|job| job.id.clone()).collect();
+        let change = Change {
+            put,
+            ..Change::default()
+        };
+        if let Err(why) = self.write(change).await {
+            for id in &taken {
+                self.mark(id, Delivery::Delivered, Delivery::Pending);
+            }
+            return Err(unread(why));
+        }
+        Ok(taken)
+    }
+
+    /// Changes the state of an observation, if it is `from`.
+    fn mark(&self, id: &str, from: Delivery, to: Delivery) -> Option<Job> {
+        let mut jobs = lock(&self.jobs);
+        let observation = jobs.get(id)?.job.observation.as_ref();
+        if observation != Some(&from) {
+            return None;
+        }
+        jobs.change(id, |open| open.job.observation = Some(to));
+        Some(jobs.get(id)?.job.clone())
     }
 
     /// Like `receipt`, but waits until the call has ended, at most this long.
@@ -383,12 +479,7 @@ impl Background {
 
     /// `Err`: the store cannot be read now, so it is not known whether a call exists.
     pub async fn ready(&self) -> Result<(), Fault> {
-        let unread = "The background calls of this host cannot be read now.";
-        self.store().await.map(drop).map_err(|why| {
-            Fault::new(Kind::ServiceError, unread)
-                .person(why)
-                .retryable()
-        })
+        self.store().await.map(drop).map_err(unread)
     }
 
     async fn store(&self) -> Result<Arc<JobStore>, String> {
@@ -500,6 +591,13 @@ fn new_callback(rights: &Rights, written: &str) -> Result<Callback, Fault> {
 
 fn is_for(who: &Caller, job: &Job) -> bool {
     who.sees(&job.caller, job.through())
+}
+
+fn unread(why: String) -> Fault {
+    let words = "The background calls of this host cannot be read now.";
+    Fault::new(Kind::ServiceError, words)
+        .person(why)
+        .retryable()
 }
 
 fn stopped() -> Fault {

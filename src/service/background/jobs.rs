@@ -30,6 +30,9 @@ pub(super) struct Job {
     /// Size of the result, bytes.
     pub bytes: usize,
     pub callback: Option<Callback>,
+    /// Whether the caller has the observation of its end. `None`: it gets none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observation: Option<Delivery>,
     /// The trace that it is part of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace: Option<String>,

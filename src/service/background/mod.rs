@@ -7,7 +7,7 @@ mod open;
 mod store;
 mod task;
 
-pub use calls::{Background, JobCounts, Receipt};
+pub use calls::{Background, EndReport, JobCounts, Receipt};
 pub use jobs::{CallbackState, Delivery};
-pub use open::open;
+pub use open::{in_memory, stored};
 pub use store::FILE;

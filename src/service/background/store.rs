@@ -4,7 +4,7 @@
 use super::jobs::Job;
 use crate::base::files::{self, Folder};
 use nix::fcntl::OFlag;
-use redb::backends::FileBackend;
+use redb::backends::{FileBackend, InMemoryBackend};
 use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition};
 use serde::de::IgnoredAny;
 use std::fs::File;
@@ -81,6 +81,13 @@ impl JobStore {
             database.compact().map_err(|e| at(describe(e)))?;
         }
         Ok((JobStore(database), jobs))
+    }
+
+    /// An empty store that ends with this process.
+    pub fn in_memory() -> Result<JobStore, String> {
+        let made = Database::builder().create_with_backend(InMemoryBackend::new());
+        let database = made.map_err(describe)?;
+        JobStore::read(&database).map(|_| JobStore(database))
     }
 
     fn file(folder: &Path) -> io::Result<File> {

@@ -9,8 +9,10 @@ use crate::executor::{self, CallDeadline, Ending, Executor, Outcome, ToolAnswer}
 use crate::fault::{Fault, Kind};
 use crate::quantity::LARGE_TEXT_BYTES;
 use crate::service::calls::Phase;
+use crate::service::output::OutputKind;
 use crate::service::request::Caller;
-use serde_json::json;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
@@ -94,10 +96,7 @@ async fn answer_about(
             // The result is larger than an answer may be.
             told["resultLeftOut"] = json!(true);
         }
-        let told = match kept {
-            Some(result) => text::with_field(&told, "result", &result),
-            None => told.to_string(),
-        };
+        let told = kept.map_or_else(|| told.to_string(), |result| with_result(&told, &result));
         json::compact(told.as_bytes()).map_err(|problem| problem.message)
     });
     text.await?
@@ -109,4 +108,17 @@ async fn answer_about(
             )
             .person(why)
         })
+}
+
+/// The state of a call with its result. Blocks of content in that are blocks of this answer, too.
+fn with_result(told: &Value, result: &str) -> String {
+    let output = json::member(result, "/outputData").unwrap_or_default();
+    let Ok(OutputKind::Content(content)) = OutputKind::read(output, false) else {
+        return text::with_field(told, "result", result);
+    };
+    let structured = content.structured.map_or("null", RawValue::get);
+    let result = result.replacen(output, structured, 1);
+    let told = text::with_field(told, "result", &result);
+    let blocks = content.blocks.get();
+    format!("{{\"$content\":{blocks},\"structured\":{told}}}")
 }

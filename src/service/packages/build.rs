@@ -10,7 +10,7 @@ use crate::base::{lock, text};
 use crate::executor::Executor;
 use crate::fault::{Fault, Kind};
 use crate::packages::installed::Vendored;
-use crate::packages::store::{self, BuildInfo, EnvironmentLease, Store};
+use crate::packages::store::{self, BuildInfo, EnvironmentLease, Examined, Store};
 use crate::packages::tree::TreeError;
 use crate::packages::{self, Index, PackageRequirements};
 use crate::policy::packages::{Ecosystem, Package};
@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::broadcast;
 
 /// The layout of entries, and how they are made: another number builds all of them again.
-const FORMAT: u32 = 5;
+const FORMAT: u32 = 6;
 /// Installs at once, each for another tool; each may use all cores for a while. Installs with build
 /// steps have slots of their own. An install that takes longer than `LONG_BUILD` returns its slot
 /// and continues.
@@ -423,7 +423,7 @@ impl Packages {
         }
         let ecosystem = need.wanted.ecosystem;
         let places = need.wanted.places();
-        let examined = apart(move || Store::examine(work, layout, ecosystem, &places)).await?;
+        let mut examined = apart(move || Store::examine(work, layout, ecosystem, &places)).await?;
         let mut vendored = examined.vendored.clone();
         if ecosystem == Ecosystem::Python {
             for said in installer.list().await? {
@@ -440,6 +440,7 @@ impl Packages {
                 }
             }
         }
+        add_font_list(&installer, &need, &mut examined).await;
         if need.rules.min_age_days.is_some() && !vendored.is_empty() {
             published.extend(installer.ages(&vendored).await?);
         }
@@ -501,6 +502,17 @@ impl Packages {
                 .resolve(latest(need))
                 .await?,
         )
+    }
+}
+
+/// Without this list calls look for fonts themselves.
+async fn add_font_list(installer: &Installer<'_>, need: &Need, examined: &mut Examined) {
+    let mut names = need.wanted.packages.iter().map(|package| &*package.name);
+    if names.any(|name| name == "matplotlib")
+        && let Ok(Some((name, text))) = installer.font_list().await
+        && let Err(e) = examined.add_font_list(&name, &text)
+    {
+        tracing::warn!(target: "toolhost::packages", "no list of fonts: {e}");
     }
 }
 

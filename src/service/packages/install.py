@@ -1,6 +1,7 @@
 # The installer's side of a build, behind the layers: has pip resolve, fetch or install. An order in JSON on stdin, one
 # JSON document on stdout; everything that pip prints goes to stderr. Trusted no more than what it installs: the host
 # looks at what is left as at anything a tool wrote.
+import email
 import glob
 import hashlib
 import json
@@ -8,13 +9,16 @@ import os
 import re
 import runpy
 import sys
+import tarfile
 import urllib.error
 import urllib.parse
 import urllib.request
+import zipfile
 
 PATIENCE = 60
 SYSTEM_CERTIFICATES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
 JSON = "application/vnd.pypi.simple.v1+json"
+SOURCES = (".tar.gz", ".zip")
 
 
 def fail(message):
@@ -89,6 +93,46 @@ def requirements(order):
     return os.path.join(folder, "requirements.txt")
 
 
+def lacking(log):
+    """The requirement for which pip found no file that it may take, by its log; `None`: another thing failed."""
+    from pip._vendor.packaging.requirements import Requirement
+
+    with open(log, encoding="utf-8") as file:
+        found = re.findall("No matching distribution found for (.+)", file.read())
+    return Requirement(found[-1]) if found else None
+
+
+def source_of(order, wanted):
+    """The newest version of which the index has a source archive that meets the requirement, and that file."""
+    from pip._vendor.packaging.specifiers import SpecifierSet
+    from pip._vendor.packaging.version import InvalidVersion, Version
+
+    found = {}
+    try:
+        base, files = files_of(order, wanted.name)
+    except urllib.error.HTTPError:
+        return None
+    for file in files or []:
+        name = file.get("filename", "")
+        is_young = order.get("before") and file.get("upload-time", "") > order["before"]
+        python = SpecifierSet(file.get("requires-python") or "")
+        if name.endswith(SOURCES) and not file.get("yanked") and not is_young and python.contains(sys.version.split()[0], prereleases=True):
+            try:
+                version = Version(version_of(name, wanted.name))
+            except InvalidVersion:
+                continue
+            if wanted.specifier.contains(version):
+                found[version] = {**file, "url": urllib.parse.urljoin(base, file["url"])}
+    return max(found.items()) if found else None
+
+
+def explain(order, log):
+    """Fails with the reason where pip lacks a package that could only be built."""
+    wanted = lacking(log)
+    if wanted and not order["builds"] and source_of(order, wanted):
+        fail("`%s`: its index has only a source archive; allow `builds`: write builds = true into its entry of [packages]" % wanted)
+
+
 def files_of(order, name):
     """What the index says of the files of one project (PEP 691)."""
     url = order["index"].rstrip("/") + "/" + re.sub(r"[-_.]+", "-", name).lower() + "/"
@@ -107,6 +151,15 @@ def sha256(path):
     return digest.hexdigest()
 
 
+def download(url, path, digest):
+    with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
+        with open(path, "wb") as out:
+            while piece := answer.read(1 << 20):
+                out.write(piece)
+    if sha256(path) != digest:
+        fail(os.path.basename(path) + ": the hash of what the index sent is not the one that is known")
+
+
 def fetch_source(order, package, into):
     """The source archive of one package: pip would run its build steps for its metadata, so it is fetched without pip."""
     base, files = files_of(order, package["name"])
@@ -116,15 +169,9 @@ def fetch_source(order, package, into):
     for file in files:
         digest = file.get("hashes", {}).get("sha256")
         name = file.get("filename", "")
-        if digest not in wanted or not name.endswith((".tar.gz", ".zip")) or os.path.basename(name) != name:
+        if digest not in wanted or not name.endswith(SOURCES) or os.path.basename(name) != name:
             continue
-        path = os.path.join(into, name)
-        with urllib.request.urlopen(urllib.parse.urljoin(base, file["url"]), timeout=PATIENCE) as answer:
-            with open(path, "wb") as out:
-                while piece := answer.read(1 << 20):
-                    out.write(piece)
-        if sha256(path) != digest:
-            fail(name + ": the hash of what the index sent does not match the lock")
+        download(urllib.parse.urljoin(base, file["url"]), os.path.join(into, name), digest)
         return
     fail(package["name"] + " " + package["version"] + ": neither a wheel for this machine nor a source archive has a hash of the lock")
 
@@ -134,7 +181,10 @@ def fetch(order):
     os.makedirs(into, exist_ok=True)
     wheels = ["download", "--no-deps", "--only-binary", ":all:", "--dest", into, *index(order)]
     listed = requirements(order)
-    status = pip(*wheels, "--require-hashes", "-r", listed)
+    log = os.path.join(order["into"], "log")
+    status = pip(*wheels, "--log", log, "--require-hashes", "-r", listed)
+    if status:
+        explain(order, log)
     if status and order["builds"]:
         status = 0
         for package in order["packages"]:
@@ -231,19 +281,105 @@ def run_nothing(event, details):
     raise PermissionError("nothing is run while requirements are resolved")
 
 
+def said_by(archive):
+    """The files of a source archive that describe it, by name, each read in part."""
+    if archive.endswith(".zip"):
+        opened = zipfile.ZipFile(archive)
+        members = ((name, opened.open(name)) for name in opened.namelist())
+    else:
+        opened = tarfile.open(archive)
+        members = ((each.name, opened.extractfile(each)) for each in opened if each.isreg())
+    texts = {}
+    for path, file in members:
+        name = os.path.basename(path)
+        if path.count("/") == 1 and name in ("PKG-INFO", "pyproject.toml") or path.endswith(".egg-info/requires.txt"):
+            texts[name] = file.read(1 << 20).decode("utf-8", "replace")
+    return texts
+
+
+def listed_in(text):
+    """The requirements of a `requires.txt`, in which a section names an extra and a marker."""
+    extra = marker = ""
+    for line in filter(None, map(str.strip, text.splitlines())):
+        if line.startswith("["):
+            extra, _, marker = line.strip("[]").partition(":")
+            continue
+        terms = [f"({marker})"] * bool(marker) + [f'extra == "{extra}"'] * bool(extra)
+        yield line + " ; " * bool(terms) + " and ".join(terms)
+
+
+def describe_source(name, version, file, stubs):
+    """Has pip know a source archive: a wheel that holds what the archive says of itself. Nothing of it is run. Returns
+    what it is built with."""
+    archive = os.path.join(stubs, os.path.basename(file["filename"]))
+    download(file["url"], archive, file["hashes"]["sha256"])
+    texts = said_by(archive)
+    os.remove(archive)
+    said = email.message_from_string(texts.get("PKG-INFO", ""))
+    needs = said.get_all("Requires-Dist") or listed_in(texts.get("requires.txt", ""))
+    lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
+    lines += [f"Requires-Dist: {by_name(each)}" for each in needs]
+    lines += [f"Requires-Python: {each}" for each in said.get_all("Requires-Python", [])]
+    stem = f"{name.replace('-', '_')}-{version}"
+    with zipfile.ZipFile(os.path.join(stubs, stem + "-py3-none-any.whl"), "w") as wheel:
+        wheel.writestr(stem + ".dist-info/METADATA", "\n".join(lines) + "\n")
+        wheel.writestr(stem + ".dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(stem + ".dist-info/RECORD", "")
+    system = toml().loads(texts.get("pyproject.toml", "")).get("build-system", {})
+    return [by_name(each) for each in system.get("requires", ["setuptools", "wheel"])]
+
+
+def by_name(need):
+    """What a source archive requires, as one line of a `requirements.txt`: no option of pip's, and no address."""
+    from pip._vendor.packaging.requirements import Requirement
+    try:
+        read = Requirement(str(need))
+    except ValueError as e:
+        fail(f"a source archive requires `{need}`, which is no requirement (PEP 508): {e}")
+    if read.url and "extra" not in str(read.marker):
+        fail(f"`{read.name}` is required by address ({read.url}), and packages come from the policy's index alone")
+    return str(read)
+
+
+def toml():
+    try:
+        import tomllib
+    except ImportError:
+        from pip._vendor import tomli as tomllib
+    return tomllib
+
+
 def resolve(order):
     import pip as installed
 
     sys.addaudithook(run_nothing)
 
+    stubs = os.path.join(order["into"], "stubs")
+    os.makedirs(stubs)
+    log = os.path.join(order["into"], "log")
+    listed = requirements(order)
+    sources = set()
     report = os.path.join(order["into"], "report.json")
     # Older ones cannot leave out what is too young, and the host then refuses it.
     knows_ages = int(installed.__version__.split(".")[0]) >= 26
     before = ["--uploaded-prior-to", order["before"]] if order["before"] and knows_ages else []
-    status = pip(
-        "install", "--dry-run", "--ignore-installed", "--only-binary", ":all:", "--report", report, *before,
-        *index(order), "-r", requirements(order),
-    )
+    status = 1
+    while status and not NEEDS_CODE:
+        status = pip(
+            "install", "--dry-run", "--ignore-installed", "--only-binary", ":all:", "--report", report, *before,
+            "--find-links", stubs, "--log", log, *index(order), "-r", listed,
+        )
+        wanted = lacking(log) if status else None
+        if not wanted or normal(wanted.name) in sources:
+            break
+        explain(order, log)
+        source = source_of(order, wanted)
+        if not source:
+            break
+        sources.add(normal(wanted.name))
+        os.remove(log)
+        with open(listed, "a", encoding="utf-8") as file:
+            file.writelines(line + "\n" for line in describe_source(normal(wanted.name), *source, stubs))
     if NEEDS_CODE:
         fail("`" + NEEDS_CODE[0] + "` can be resolved only by running its code, or git: lock a version that has a wheel on the index")
     if status:
@@ -255,9 +391,10 @@ def resolve(order):
         if package.get("is_direct"):
             fail("`" + package["metadata"]["name"] + "` is required by address (" + package["download_info"]["url"] + "), and packages come from the policy's index alone")
         name, version = package["metadata"]["name"], package["metadata"]["version"]
-        got = package["download_info"]
-        digest = got["archive_info"]["hashes"]["sha256"]
-        files = {digest: {"name": got["url"].split("/")[-1], "url": got["url"], "sha256": digest}}
+        got, files = package["download_info"], {}
+        if normal(name) not in sources:
+            digest = got["archive_info"]["hashes"]["sha256"]
+            files[digest] = {"name": got["url"].split("/")[-1], "url": got["url"], "sha256": digest}
         # And the other files of that version, so that the lock holds on other machines too.
         base, offered = files_of(order, name)
         for file in offered or []:
@@ -285,16 +422,16 @@ def pylock(packages):
 
 def translate(order):
     """The packages of a `uv.lock` that its project, or its script, leads to on this machine: the same versions and hashes."""
-    try:
-        import tomllib
-    except ImportError:
-        from pip._vendor import tomli as tomllib
     from pip._vendor.packaging.markers import Marker
+    from pip._vendor.packaging.specifiers import SpecifierSet
 
     given = dict(order["inputs"])
-    lock, project = tomllib.loads(given["uv.lock"]), given.get("project")
+    lock, project = toml().loads(given["uv.lock"]), given.get("project")
     if lock.get("version") != 1:
         fail("uv.lock: version %s of this format is not read: version 1 is" % lock.get("version"))
+    wanted = lock.get("requires-python", "")
+    if not SpecifierSet(wanted).contains(sys.version.split()[0], prereleases=True):
+        fail("uv.lock: requires-python `%s`, and the interpreter is Python %s" % (wanted, sys.version.split()[0]))
     root, by_name = None, {}
     for package in lock.get("package", []):
         source = package.get("source", {})
@@ -337,7 +474,7 @@ def version_of(file, name):
     rest = file[len(name) :].lstrip("-_")
     if file.endswith(".whl"):
         return rest.split("-")[0]
-    return next((rest[: -len(end)] for end in (".tar.gz", ".zip") if rest.endswith(end)), None)
+    return next((rest[: -len(end)] for end in SOURCES if rest.endswith(end)), None)
 
 
 def main():

@@ -44,6 +44,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 const PYTHON: &str = include_str!("install.py");
 const NODE: &str = include_str!("install.cjs");
 const LIST: &str = include_str!("list.py");
+const FONTS: &str = include_str!("fonts.py");
 
 /// What runs installers, and where that is recorded.
 pub(super) struct InstallerHost {
@@ -98,6 +99,13 @@ impl Installer<'_> {
             .collect())
     }
 
+    /// The list of fonts that matplotlib makes when it is first imported: the name of its file, and
+    /// its text. `None`: this matplotlib makes none.
+    pub async fn font_list(&self) -> Result<Option<(String, String)>, Fault> {
+        let answer = self.run("fonts", ("into", Value::Null)).await?;
+        Ok(serde_json::from_value(answer).unwrap_or_default())
+    }
+
     /// When the copies of packages that lie inside others were published, as far as the index
     /// knows.
     pub async fn ages(&self, copies: &[Vendored]) -> Result<Published, Fault> {
@@ -130,7 +138,7 @@ impl Installer<'_> {
             _ => ("resolving", None),
         };
         let into = self.work.join(into);
-        let network = !["install", "translate", "list"].contains(&what);
+        let network = !["install", "translate", "list", "fonts"].contains(&what);
         // A client gets each message, so these do not grow with the packages.
         match what {
             "resolve" | "translate" => (self.report)("choosing the versions"),
@@ -154,7 +162,7 @@ impl Installer<'_> {
         });
         order[more.0] = more.1;
         let mut shape = self.shape(&into, from.as_deref(), network);
-        if what == "list" {
+        if ["list", "fonts"].contains(&what) {
             use_built(&mut shape, self.work.join(ENTRY), Ecosystem::Python);
         }
         let request = CallRequest::new(Caller::named(CALLER), TOOL, Arguments::Value(Value::Null));
@@ -277,6 +285,7 @@ impl Installer<'_> {
         })?;
         let source = match self.need.wanted.ecosystem {
             Ecosystem::Python if what == "list" => LIST,
+            Ecosystem::Python if what == "fonts" => FONTS,
             Ecosystem::Python => PYTHON,
             Ecosystem::Node => NODE,
         };
@@ -396,11 +405,13 @@ fn installer_call(order: Value, confinement: Confinement) -> executor::Call {
             base: PathBuf::new(),
             script: None,
             folder: "/tmp".into(),
+            links: Vec::new(),
         },
         input: order,
         confinement: Some(confinement),
         service: None,
         output_bytes: u64::MAX,
+        session: None,
     }
 }
 

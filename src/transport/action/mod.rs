@@ -12,14 +12,17 @@ pub use read::{Action, ActionError, Context, Dialect, ParsedText, read};
 
 use crate::base::json::Text;
 use crate::base::text;
-use crate::fault::Kind;
+use crate::fault::{Fault, Kind};
 use crate::manifest::Handler;
 use crate::quantity::Limit;
 use crate::registry::Tool;
+use crate::service::background::Receipt;
+use crate::service::output::OutputKind;
 use crate::service::{
     Arguments, CallRequest, CallResult, Report, Reporting, Service, Sink, output,
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 /// What an action without a readable tool is called.
@@ -51,6 +54,9 @@ pub struct ActionResult {
     /// For the model. `None`: the text holds no action, and nothing was called.
     pub observation: Option<String>,
     pub warnings: Vec<String>,
+    /// Set if the call runs in the background.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub receipt: Option<Receipt>,
     /// The whole outcome of the call.
     pub outcome: Option<Report>,
 }
@@ -167,7 +173,22 @@ impl ParsedText {
             dialect: None,
             observation: None,
             warnings: self.warnings,
+            receipt: None,
             outcome: None,
+        }
+    }
+
+    /// The answer to an action whose call runs in the background.
+    pub fn accepted(self, receipt: Receipt) -> ActionResult {
+        let call = &receipt.call.id;
+        let asked = text::head(&text::printable(self.tool()), MAX_ID_CHARS);
+        let attributes = [("call_id", call.clone()), ("status", "accepted".to_owned())];
+        let sentence = output::accepted(&asked, call);
+        let observation = render(&attributes, &asked, &sentence, &self.warnings);
+        ActionResult {
+            observation: Some(observation),
+            receipt: Some(receipt),
+            ..self.without_action()
         }
     }
 
@@ -245,9 +266,65 @@ impl ParsedText {
             dialect,
             observation,
             warnings: self.warnings,
+            receipt: None,
             outcome: Some(report),
         }
     }
+}
+
+/// The outcome of a call that ended in the background, as its receipt has it.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct EndedCall<'a> {
+    id: String,
+    tool: String,
+    version: Option<String>,
+    #[serde(borrow)]
+    output_data: Option<&'a RawValue>,
+    error: Option<EndedError>,
+    #[serde(default)]
+    notes: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct EndedError {
+    r#type: Kind,
+    message: String,
+    details: Option<String>,
+    retryable: bool,
+}
+
+/// The observation of a call that ended in the background, from its outcome as JSON.
+pub fn ended(outcome: &str) -> String {
+    let ended: EndedCall = match serde_json::from_str(outcome) {
+        Ok(ended) => ended,
+        Err(_) => return String::new(),
+    };
+    let mut notes = ended.notes;
+    let mut status = "success";
+    let sentence = match ended.error {
+        Some(error) => {
+            let fault = Fault {
+                details: error.details,
+                retryable: error.retryable,
+                ..Fault::new(error.r#type, error.message)
+            };
+            let advice = output::advice(&fault);
+            notes.extend(advice.map(|advice| format!("What to do: {advice}")));
+            status = "failed";
+            let sentence = output::failed(&ended.tool, &output::for_model(&fault));
+            output::cut_observation(sentence, &[])
+        }
+        None => {
+            let answer = ended.output_data.map_or("null", RawValue::get);
+            let kind = OutputKind::read(answer, false).ok();
+            let content = kind.and_then(|kind| kind.places(answer));
+            output::succeeded(&ended.tool, answer, content.as_ref())
+        }
+    };
+    let mut attributes = vec![("call_id", ended.id), ("status", status.to_owned())];
+    attributes.extend(ended.version.map(|version| ("version", version)));
+    render(&attributes, &ended.tool, &sentence, &notes)
 }
 
 /// The observation as text. Markup of a tool or a caller is written as entities, and invisible

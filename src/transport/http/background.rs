@@ -5,10 +5,14 @@ use super::reply::{self, Events, KEEP_ALIVE, Recipient, Refusal, Response};
 use super::request::{self, KnownRequest, Start};
 use crate::base::semaphore::Permit;
 use crate::base::text;
+use crate::executor::CallDeadline;
 use crate::fault::{Fault, Kind};
-use crate::service::{CallRequest, Caller, Phase, RateCharge, Sink};
+use crate::quantity::LARGE_TEXT_BYTES;
+use crate::service::background::EndReport;
+use crate::service::{CallRequest, Caller, Phase, Report};
+use crate::transport::action;
 use axum::extract::Path;
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::time::Duration;
@@ -17,6 +21,8 @@ const PREFER: HeaderName = HeaderName::from_static("prefer");
 const APPLIED: HeaderName = HeaderName::from_static("preference-applied");
 /// Longest wait for the end of a call, seconds.
 const MAX_WAIT_SECONDS: u64 = 60;
+/// Most observations of one answer.
+const MAX_OBSERVATIONS: usize = 8;
 /// How often a stream checks a call before it ends: about ten minutes in all.
 const MAX_CHECKS: u32 = 40;
 
@@ -48,20 +54,8 @@ fn preference(headers: &HeaderMap) -> (bool, Option<Duration>) {
 /// Whether a call runs in the background: as its body says, else its header, else its tool's
 /// manifest.
 pub fn is_detached(known: &KnownRequest, request: &CallRequest, by_body: Option<bool>) -> bool {
-    let by_tool = || {
-        let who = known
-            .server
-            .service
-            .catalog
-            .who(&request.caller, request.label.as_deref());
-        known
-            .server
-            .service
-            .catalog
-            .find(&who, &request.tool)
-            .is_ok_and(|tool| tool.manifest.execution.asynchronous)
-    };
-    by_body.unwrap_or_else(|| preference(&known.headers).0 || by_tool())
+    let background = &known.server.background;
+    by_body.unwrap_or_else(|| preference(&known.headers).0 || background.is_asked_by(request))
 }
 
 /// Submits a call, and answers with its receipt. A refusal is recorded, and has its own status.
@@ -75,15 +69,8 @@ pub async fn begin(
         known: KnownRequest { server, .. },
         begun,
     } = start;
-    let id = request.id.clone();
-    let label = request.label.clone();
-    let caller = request.caller.clone();
-    let tool = request.tool.clone();
-    match server
-        .background
-        .submit(request, callback, begun.clone())
-        .await
-    {
+    let report = callback.map_or(EndReport::OnRequest, EndReport::Callback);
+    match server.background.begin(request, report).await {
         Ok(receipt) => {
             let mut response = reply::json(StatusCode::ACCEPTED, &json!(receipt));
             let headers = response.headers_mut();
@@ -93,21 +80,12 @@ pub async fn begin(
             headers.insert(APPLIED, HeaderValue::from_static("respond-async"));
             response
         }
-        Err(fault) => {
-            let request = CallRequest {
-                id,
-                label,
-                charged: RateCharge::Free.into(),
-                ..CallRequest::refused(caller, &tool, fault)
-            };
-            let report = request::run(&server, request, Sink::none()).await;
-            reply::report(report, None, recipient, begun).await
-        }
+        Err(report) => reply::report(report, None, recipient, begun).await,
     }
 }
 
 /// `GET /v1/calls`: the caller's open and recently ended calls, and all background calls that are
-/// retained.
+/// retained, and its sessions. An operator also gets the processes that wait for calls.
 pub async fn list(known: KnownRequest) -> Response {
     let server = &known.server;
     let who = known.acting();
@@ -128,7 +106,14 @@ pub async fn list(known: KnownRequest) -> Response {
     all.sort_by(|a, b| {
         (a["phase"] != "ended", a["id"].as_str()).cmp(&(b["phase"] != "ended", b["id"].as_str()))
     });
-    reply::json(StatusCode::OK, &json!({ "calls": all }))
+    let service = &server.service;
+    let mut state = json!({ "calls": all, "ready": [], "cold": {} });
+    state["sessions"] = json!(service.sessions.of(&who));
+    if who.operator {
+        state["ready"] = json!(service.ready.list());
+        state["cold"] = json!(service.ready.cold());
+    }
+    reply::json(StatusCode::OK, &state)
 }
 
 /// `GET /v1/calls/{call}`: the state of a call; of an ended background call also the result.
@@ -177,11 +162,15 @@ pub async fn one(known: KnownRequest, Path(id): Path<String>) -> Result<Response
     }
 }
 
-/// `DELETE /v1/calls/{call}`.
+/// `DELETE /v1/calls/{call}`, of a call or of a session.
 pub async fn cancel(known: KnownRequest, Path(id): Path<String>) -> Result<Response, Refusal> {
     let server = &known.server;
     let who = known.acting();
-    if server.background.cancel(&who, &id) || server.service.calls.cancel(&who, &id) {
+    let service = &server.service;
+    if server.background.cancel(&who, &id)
+        || service.calls.cancel(&who, &id)
+        || service.sessions.end(&who, &id)
+    {
         Ok(reply::json(
             StatusCode::ACCEPTED,
             &json!({ "id": id, "cancelled": true }),
@@ -189,6 +178,60 @@ pub async fn cancel(known: KnownRequest, Path(id): Path<String>) -> Result<Respo
     } else {
         Err(no_such_call("You have no such open call."))
     }
+}
+
+/// `POST /v1/calls/{call}/interrupt`, of a session.
+pub async fn interrupt(known: KnownRequest, Path(id): Path<String>) -> Result<Response, Refusal> {
+    if known
+        .server
+        .service
+        .sessions
+        .interrupt(&known.acting(), &id)
+    {
+        let done = json!({ "id": id, "interrupted": true });
+        return Ok(reply::json(StatusCode::ACCEPTED, &done));
+    }
+    Err(no_such_call("You have no such session."))
+}
+
+/// `/v1/observations`: what the caller's actions in the background ended with. `POST` takes them:
+/// none of them is given again.
+pub async fn observations(known: KnownRequest, method: Method) -> Result<Response, Refusal> {
+    let background = &known.server.background;
+    let refusal = |fault| known.refusal(fault);
+    background.ready().await.map_err(refusal)?;
+    let who = known.acting();
+    let mut ended = background.unobserved(&who);
+    let more = ended.len().saturating_sub(MAX_OBSERVATIONS);
+    ended.truncate(MAX_OBSERVATIONS);
+    let mut all = Vec::new();
+    for receipt in &ended {
+        let call = &receipt.call;
+        let _room = room(&known, &who, &call.id).await;
+        let outcome = match background.result(&who, &call.id).await {
+            Ok(Some(outcome)) => outcome,
+            // Its result was removed meanwhile.
+            Ok(None) => continue,
+            Err(fault) => {
+                json!(Report::of_fault(call.id.clone(), &call.tool, fault).for_reader(false, None))
+                    .to_string()
+            }
+        };
+        let is_long = outcome.len() > LARGE_TEXT_BYTES;
+        let observation = CallDeadline::usual(&who.user, None)
+            .run(is_long, move || action::ended(&outcome))
+            .await;
+        let observation = observation.map_err(refusal)?;
+        all.push(json!({"id": call.id, "caller": call.caller, "observation": observation}));
+    }
+    // A token may have been withdrawn while this waited.
+    known.acting_now()?;
+    if method == Method::POST {
+        let taken = background.observed(&ended).await.map_err(refusal)?;
+        all.retain(|it| taken.iter().any(|id| it["id"] == **id));
+    }
+    let answer = json!({"observations": all, "more": more});
+    Ok(reply::json(StatusCode::OK, &answer))
 }
 
 pub fn no_such_call(words: &str) -> Refusal {

@@ -4,14 +4,21 @@
 use super::gate::single;
 use super::reply::{Refusal, malformed};
 use super::request::KnownRequest;
-use crate::base::json;
 use crate::base::semaphore::{Claim, Permit};
+use crate::base::{json, lock, messages};
 use crate::fault::{Fault, Kind};
-use crate::service::{Charged, RateCharge};
+use crate::quantity::{MAX_FILES, MIN_FILE_BYTES};
+use crate::service::artifacts::check_name;
+use crate::service::{BroughtFile, Charged, FULL_OF_FILES, RateCharge};
 use axum::body::{Body, HttpBody};
+use futures_util::{StreamExt, ready, stream};
 use http::{StatusCode, header};
 use http_body_util::BodyExt;
-use std::sync::Arc;
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::Poll;
 use std::time::Duration;
 
 /// Largest body, bytes.
@@ -24,9 +31,17 @@ const LONG: usize = 64 * 1024;
 /// How long a body may take to arrive.
 const TIME: Duration = Duration::from_secs(30);
 
+/// The part of a form that holds what would else be the whole body.
+const REQUEST_PART: &str = "request";
+/// Largest form with files, bytes.
+const MAX_FORM_BYTES: u64 = 256 * 1024 * 1024;
+/// How long a form may take to arrive.
+const FORM_TIME: Duration = Duration::from_secs(120);
+
 /// A body that was read, and its quota until it is dropped.
 pub struct Received {
     pub text: String,
+    pub files: Vec<BroughtFile>,
     pub charged: Charged,
 }
 
@@ -109,8 +124,204 @@ pub async fn read(
     let charged = Charged {
         rate,
         body: Some(Arc::new(charge)),
+        files: None,
     };
-    Ok(Received { text, charged })
+    Ok(Received {
+        text,
+        files: Vec::new(),
+        charged,
+    })
+}
+
+/// As `read`, or a form (multipart/form-data) with the same body in its part `request`, and files.
+pub async fn read_with_files(
+    known: &KnownRequest,
+    tool: &str,
+    body: Body,
+) -> Result<Received, Refusal> {
+    let boundary = single(&known.headers, &header::CONTENT_TYPE)
+        .and_then(|kind| multer::parse_boundary(kind).ok());
+    let Some(boundary) = boundary else {
+        return read(known, tool, body, |_| true).await;
+    };
+    if known.headers.contains_key(header::CONTENT_ENCODING) {
+        return Err(Refusal::malformed(
+            "Send the body without a Content-Encoding.",
+        ));
+    }
+    let length = body.size_hint().exact();
+    if length.is_none_or(|length| length > MAX_FORM_BYTES) {
+        let words = format!("Send the form with a Content-Length of at most {MAX_FORM_BYTES}.");
+        let fault = malformed(words);
+        return Err(Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, fault));
+    }
+    let KnownRequest { server, caller, .. } = known;
+    let service = &server.service;
+    let tool_of_path = Some(tool).filter(|tool| !tool.is_empty());
+    service
+        .catalog
+        .charge(&service.limiter, caller, tool_of_path)?;
+    let mut unread = PendingRequest {
+        known,
+        tool,
+        counts: true,
+    };
+    let form = tokio::time::timeout(FORM_TIME, read_form(known, body, boundary)).await;
+    unread.counts = false;
+    let form = form.unwrap_or_else(|_| {
+        let late = malformed("The body did not come in time.");
+        Err(Refusal::new(StatusCode::REQUEST_TIMEOUT, late))
+    })?;
+    known.connection.seat.set_whole(true);
+    Ok(form)
+}
+
+/// Reads the parts of a form as they come. Files go to memory files, and are charged for what has
+/// arrived.
+async fn read_form(
+    known: &KnownRequest,
+    body: Body,
+    boundary: String,
+) -> Result<Received, Refusal> {
+    fn unreadable(charge: &FormCharge, error: multer::Error) -> Refusal {
+        if charge.is_full.load(Ordering::Relaxed) {
+            let fault = Fault::new(Kind::RateLimitError, FULL_OF_FILES).retryable();
+            return Refusal::new(StatusCode::SERVICE_UNAVAILABLE, fault);
+        }
+        let fault = malformed("The body is not a form with files.");
+        Refusal::unreadable(fault.details(error.to_string()))
+    }
+    let files = &known.server.service.limiter.files;
+    let claim = files.claim_unless_alone(&known.caller.user, known.server.callers.is_own());
+    let charge = Arc::new(FormCharge::new(claim, files.none()));
+    let counted = charge.clone();
+    let mut pieces = body.into_data_stream();
+    let mut is_next = true;
+    // The parser would take all that is ready before it looks at any of it.
+    let stream = stream::poll_fn(move |context| {
+        if !std::mem::replace(&mut is_next, true) {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let piece = ready!(pieces.poll_next_unpin(context));
+        is_next = false;
+        Poll::Ready(piece.map(|piece| {
+            let piece = piece.map_err(io::Error::other)?;
+            counted.arrived(piece.len()).map(|()| piece)
+        }))
+    });
+    let mut received = Received {
+        text: String::new(),
+        files: Vec::new(),
+        charged: RateCharge::Paid.into(),
+    };
+    let mut form = multer::Multipart::new(stream, boundary);
+    while let Some(mut part) = form
+        .next_field()
+        .await
+        .map_err(|error| unreadable(&charge, error))?
+    {
+        charge.content(0);
+        let name = part.name().unwrap_or_default().to_owned();
+        let file_name = part.file_name().map(str::to_owned);
+        if let Some(name) = &file_name {
+            check_name(name)?;
+        } else if name != REQUEST_PART || !received.text.is_empty() {
+            let words = "A form has one part named request, with what would else be the body, and \
+                files.";
+            return Err(Refusal::malformed(words));
+        }
+        if received.files.len() as u64 >= MAX_FILES {
+            return Err(Refusal::malformed(format!(
+                "Send at most {MAX_FILES} files."
+            )));
+        }
+        // A descriptor is charged, too.
+        charge.arrived(MIN_FILE_BYTES as usize).map_err(no_memory)?;
+        charge.content(MIN_FILE_BYTES as usize);
+        let mut content = File::from(messages::memory_file(&[]).map_err(no_memory)?);
+        let mut bytes = 0;
+        while let Some(piece) = part
+            .chunk()
+            .await
+            .map_err(|error| unreadable(&charge, error))?
+        {
+            bytes += piece.len() as u64;
+            charge.content(piece.len());
+            content.write_all(&piece).map_err(no_memory)?;
+        }
+        match file_name {
+            Some(file_name) => {
+                let file = BroughtFile::from_file(&name, file_name, content, bytes);
+                received.files.push(file);
+            }
+            None if bytes > MAX_BODY_BYTES => {
+                return Err(Refusal::malformed("The part request is too long."));
+            }
+            None => {
+                content.rewind().map_err(no_memory)?;
+                content
+                    .read_to_string(&mut received.text)
+                    .map_err(|_| Refusal::malformed("The part request is not UTF-8."))?;
+            }
+        }
+    }
+    let permit = std::mem::replace(&mut *lock(&charge.permit), files.none());
+    received.charged.files = Some(Arc::new(permit));
+    Ok(received)
+}
+
+/// Most bytes that the parser of a form searches in vain: it looks at all that it holds again for
+/// each piece that comes.
+const MAX_SEARCHED: usize = 64 << 20;
+
+/// What a form takes, charged as it arrives.
+struct FormCharge {
+    claim: Claim,
+    permit: Mutex<Permit>,
+    arrived: AtomicUsize,
+    content: AtomicUsize,
+    /// Bytes that were searched since the parser found something.
+    searched: AtomicUsize,
+    is_full: AtomicBool,
+}
+
+impl FormCharge {
+    fn new(claim: Claim, permit: Permit) -> FormCharge {
+        FormCharge {
+            claim,
+            permit: Mutex::new(permit),
+            arrived: AtomicUsize::new(0),
+            content: AtomicUsize::new(0),
+            searched: AtomicUsize::new(0),
+            is_full: AtomicBool::new(false),
+        }
+    }
+
+    fn arrived(&self, bytes: usize) -> io::Result<()> {
+        let arrived = self.arrived.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        let held = arrived.saturating_sub(self.content.load(Ordering::Relaxed));
+        if self.searched.fetch_add(held, Ordering::Relaxed) + held > MAX_SEARCHED {
+            return Err(io::Error::other("the heads of its parts are too long"));
+        }
+        let size = arrived.div_ceil(1024);
+        let charged = lock(&self.permit).charge(&self.claim, size).is_ok();
+        self.is_full.fetch_or(!charged, Ordering::Relaxed);
+        charged
+            .then_some(())
+            .ok_or_else(|| io::Error::other(FULL_OF_FILES))
+    }
+
+    /// The parser found something: a part, or so many bytes of its content.
+    fn content(&self, bytes: usize) {
+        self.searched.store(0, Ordering::Relaxed);
+        self.content.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+fn no_memory(error: io::Error) -> Refusal {
+    let fault = Fault::new(Kind::InternalError, "The host has no room for the files.");
+    fault.person(error.to_string()).retryable().into()
 }
 
 /// Reads a body, and charges for what has arrived beyond a small one. The number of connections

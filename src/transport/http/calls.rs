@@ -8,9 +8,10 @@ use crate::base::json::{self, Object};
 use crate::base::semaphore::Permit;
 use crate::base::text;
 use crate::fault::{Fault, Kind};
+use crate::service::background::{EndReport, Receipt};
 use crate::service::{
-    self, Arguments, CallRequest, CallResult, Charged, Event, Report, Show, Sink, Speakers, Stage,
-    StageEvent, arguments,
+    self, Arguments, BroughtFile, CallRequest, CallResult, Charged, Event, Report, Show, Sink,
+    Speakers, Stage, StageEvent, arguments,
 };
 use crate::transport::action::{self, ActionResult};
 use crate::transport::answers;
@@ -34,7 +35,7 @@ const UNDECIDED: Duration = Duration::from_millis(300);
 /// Longest `config`, bytes.
 const MAX_CONFIG_BYTES: usize = 64 * 1024;
 /// The members of an envelope. A body with others is the arguments themselves.
-const MEMBERS: [&str; 5] = ["user", "config", "arguments", "mode", "callback"];
+const MEMBERS: [&str; 6] = ["user", "config", "arguments", "files", "mode", "callback"];
 
 /// `POST /v1/tools/{tool}/calls`.
 pub async fn call(
@@ -57,9 +58,10 @@ pub async fn call(
 }
 
 async fn read(start: &Start, tool: &str, body: Body) -> Result<CallBody, Refusal> {
-    let received = body::read(&start.known, tool, body, |_| true).await?;
+    let received = body::read_with_files(&start.known, tool, body).await?;
     let request = CallRequest {
         charged: received.charged,
+        files: received.files,
         ..start.request(tool.to_owned(), Arguments::default())
     };
     body::parse(&start.known, received.text, move |text| {
@@ -205,6 +207,9 @@ struct Envelope<'b> {
     config: Option<&'b RawValue>,
     #[serde(borrow)]
     arguments: &'b RawValue,
+    /// Ids of artifacts.
+    #[serde(default)]
+    files: Vec<String>,
     mode: Option<CallMode>,
     callback: Option<String>,
 }
@@ -265,7 +270,7 @@ fn parse(request: CallRequest, body: &str) -> Result<CallBody, Refusal> {
         return Ok(read);
     }
     let envelope: Envelope = serde_json::from_str(text).map_err(|error| {
-        let words = "user and callback must be strings, and mode \"sync\" or \"async\".";
+        let words = "user and callback must be strings, files a list of ids, and mode \"sync\" or \"async\".";
         Refusal::unreadable(malformed(words).details(error.to_string()))
     })?;
     let config = match envelope
@@ -283,6 +288,8 @@ fn parse(request: CallRequest, body: &str) -> Result<CallBody, Refusal> {
     read.request.label = service::label(envelope.user).map_err(Refusal::unreadable)?;
     read.request.timeout_ms = arguments::timeout_ms(&config).map_err(Refusal::unreadable)?;
     read.request.arguments = Arguments::Text(text_or_json(envelope.arguments.get()));
+    let stored = envelope.files.into_iter().map(BroughtFile::Stored);
+    read.request.files.extend(stored);
     read.detached = envelope.mode.map(|mode| matches!(mode, CallMode::Async));
     read.callback = envelope.callback;
     Ok(read)
@@ -317,7 +324,7 @@ fn explain(mut report: Report, stray: Option<&str>) -> Report {
 /// Most calls of one request.
 const MAX_CALLS: usize = 64;
 const BATCH_SHAPE: &str = "The body is {\"calls\": \
-                     [{\"tool\": …, \"arguments\": …, \"timeoutMs\": …, \"hidden\": …}, …], \
+                     [{\"tool\": …, \"arguments\": …, \"files\": …, \"timeoutMs\": …, \"hidden\": …}, …], \
                      \"user\": …, \"atOnce\": …}, of which only the calls, with their tools, are \
                      required.";
 
@@ -337,6 +344,9 @@ struct BatchCall {
     tool: String,
     /// An object, or its JSON text.
     arguments: Option<Box<RawValue>>,
+    /// Ids of artifacts.
+    #[serde(default)]
+    files: Vec<String>,
     #[serde(default, deserialize_with = "whole")]
     timeout_ms: Option<u64>,
     /// Only its end is shown.
@@ -359,7 +369,7 @@ fn whole<'de, D: Deserializer<'de>, N: TryFrom<u64>>(from: D) -> Result<Option<N
 /// `POST /v1/calls`.
 pub async fn batch(known: KnownRequest, body: Body) -> Result<Response, Refusal> {
     let start = known.start()?;
-    let received = match body::read(&start.known, "", body, |_| true).await {
+    let received = match body::read_with_files(&start.known, "", body).await {
         Ok(received) => received,
         Err(refusal) => return Ok(start.refuse("", refusal).await),
     };
@@ -368,7 +378,7 @@ pub async fn batch(known: KnownRequest, body: Body) -> Result<Response, Refusal>
         Err(refusal) => return Ok(start.refuse("", refusal).await),
     };
     let recipient = start.recipient(batch.user.clone());
-    let mut speakers = begin_batch(&start, batch, received.charged);
+    let mut speakers = begin_batch(&start, batch, received.charged, received.files);
     let begun = start.begun;
     Ok(reply::events(async move |to| {
         let calls: Vec<_> = speakers
@@ -391,7 +401,16 @@ pub async fn batch(known: KnownRequest, body: Body) -> Result<Response, Refusal>
     }))
 }
 
-fn begin_batch(start: &Start, batch: BatchBody, mut charged: Charged) -> Speakers {
+/// The name of a part whose file all calls of a batch get.
+const FOR_ALL: &str = "_all";
+
+/// `files`: each for the calls of the tool that its part is named after, or for all.
+fn begin_batch(
+    start: &Start,
+    batch: BatchBody,
+    mut charged: Charged,
+    files: Vec<BroughtFile>,
+) -> Speakers {
     let server = &start.known.server;
     let names = tools::ToolNames::new(&start.known, batch.user.as_deref());
     let who = server
@@ -399,6 +418,11 @@ fn begin_batch(start: &Start, batch: BatchBody, mut charged: Charged) -> Speaker
         .catalog
         .who(&start.known.caller, batch.user.as_deref());
     let mut request = |Object(one): Object<BatchCall>| {
+        let brought = files
+            .iter()
+            .filter(|file| file.is_for(&[&one.tool, FOR_ALL]));
+        let stored = one.files.into_iter().map(BroughtFile::Stored);
+        let brought = brought.cloned().chain(stored).collect();
         let tool = names.id(one.tool);
         let hidden = one.hidden
             || server
@@ -414,6 +438,7 @@ fn begin_batch(start: &Start, batch: BatchBody, mut charged: Charged) -> Speaker
         let rate = std::mem::take(&mut charged.rate);
         let request = CallRequest {
             label: batch.user.clone(),
+            files: brought,
             timeout_ms: one.timeout_ms,
             charged: Charged {
                 rate,
@@ -517,7 +542,14 @@ async fn run_action(
 ) -> Response {
     let recipient = start.recipient(request.label.clone());
     let server = &start.known.server;
+    let background = &server.background;
     let mut answer = match action::request(&server.service, &[], request, &mut reading) {
+        Some(request) if background.is_asked_by(&request) => {
+            match background.begin(request, EndReport::Observation).await {
+                Ok(receipt) => reading.accepted(receipt),
+                Err(report) => reading.answered(report).await,
+            }
+        }
         Some(request) => {
             reading
                 .answered(request::run(server, request, Sink::none()).await)
@@ -538,6 +570,7 @@ async fn run_action(
             dialect,
             observation,
             warnings,
+            receipt,
             ..
         } = &answer;
         answers::visible(
@@ -546,6 +579,7 @@ async fn run_action(
                 dialect,
                 observation,
                 warnings,
+                receipt,
                 outcome,
             },
             to,
@@ -570,6 +604,8 @@ struct ActionAnswer<'a> {
     dialect: &'a Option<action::Dialect>,
     observation: &'a Option<String>,
     warnings: &'a [String],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    receipt: &'a Option<Receipt>,
     outcome: Option<&'a Report>,
 }
 

@@ -3,6 +3,7 @@
 //! The caller is known, and memory is charged, before a body is read. A call ends with its client,
 //! unless it has a receipt.
 
+mod artifacts;
 mod background;
 mod body;
 mod callers;
@@ -113,7 +114,7 @@ pub async fn serve(
     } = options;
     let server = Arc::new(Server {
         mcp: transport::mcp::StreamableHttp::new(
-            background.service.clone(),
+            background.clone(),
             callers.is_own(),
             kill.clone(),
         ),
@@ -172,15 +173,10 @@ pub async fn serve(
 /// that only waits for the answer to a question is not waited for.
 async fn wait_until_drained(server: &Server) {
     let drained = async {
-        fn begun(server_begun: &Arc<()>) -> usize {
-            Arc::strong_count(server_begun) - 1
+        fn begun(server: &Server) -> usize {
+            Arc::strong_count(&server.begun) - 1 + server.background.kept().open
         }
-        while begun(&server.begun) > 0
-            && !server
-                .service
-                .confirmations
-                .is_only_asking(begun(&server.begun))
-        {
+        while begun(server) > 0 && !server.service.confirmations.is_only_asking(begun(server)) {
             tokio::time::sleep(DRAIN_CHECK_INTERVAL).await;
         }
     };
@@ -212,11 +208,17 @@ fn router() -> Router<Arc<Server>> {
         .route("/v1/tools/{tool}/audit", get(tools::audit))
         .route("/v1/tools/{tool}/calls", post(calls::call))
         .route("/v1/actions", post(calls::act))
+        .route(
+            "/v1/observations",
+            get(background::observations).post(background::observations),
+        )
         .route("/v1/calls", get(background::list).post(calls::batch))
         .route(
             "/v1/calls/{call}",
             get(background::one).delete(background::cancel),
         )
+        .route("/v1/calls/{call}/interrupt", post(background::interrupt))
+        .route("/v1/artifacts/{id}", get(artifacts::one))
         .route("/v1/approvals", get(tools::approvals))
         .route("/v1/approvals/{call}", post(tools::approve))
         .route("/v1/status", get(tools::status))

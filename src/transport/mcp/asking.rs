@@ -336,6 +336,10 @@ impl Person {
 }
 
 impl service::Ask for Person {
+    fn waits(&self) -> bool {
+        self.waiting_client.is_some()
+    }
+
     fn ask<'a>(&'a self, question: &'a Question) -> BoxFuture<'a, service::Answer> {
         let by = format!("{} (as the MCP client says)", question.caller);
         Box::pin(async move {
@@ -390,6 +394,7 @@ mod tests {
             through: None,
             label: None,
             why: Vec::new(),
+            code: None,
             arguments: text(),
             not_shown: 0,
             touches: Vec::new(),

@@ -11,9 +11,12 @@ use super::tasks::Tasks;
 use super::{message, results};
 use crate::base::semaphore::Permit;
 use crate::base::{lock, text};
-use crate::executor::{Level, Progress};
+use crate::executor::SCHEME;
+use crate::executor::{CallDeadline, Level, Progress};
 use crate::fault::{Fault, Kind};
 use crate::manifest::TaskUse;
+use crate::registry;
+use crate::service::background::{Background, EndReport};
 use crate::service::{
     Approver, Arguments, CallRequest, CallResult, Caller, Charged, Event, Report, Service, Sink,
     output,
@@ -21,14 +24,15 @@ use crate::service::{
 use crate::transport::lists::Lists;
 use rmcp::ServerHandler;
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CancelTaskParams, ClientCapabilities,
-    CreateTaskResult, CustomRequest, CustomResult, ErrorCode, ErrorData, GetPromptRequestParams,
-    GetPromptResponse, GetTaskParams, GetTaskResult, Implementation, InputRequiredResult,
-    InputResponses, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult,
-    ListToolsResult, LoggingLevel, LoggingMessageNotificationParam, PaginatedRequestParams,
-    ProgressNotificationParam, ProgressToken, ReadResourceRequestParams, ReadResourceResponse,
-    ResourceUpdatedNotificationParam, ServerCapabilities, ServerConfig, SetLevelRequestParams,
-    SubscribeRequestParams, SubscriptionFilter, Tool, UnsubscribeRequestParams, UpdateTaskParams,
+    CallToolRequestParams, CallToolResponse, CallToolResult, CancelTaskParams, ClientCapabilities,
+    ContentBlock, CreateTaskResult, CustomRequest, CustomResult, ErrorCode, ErrorData,
+    GetPromptRequestParams, GetPromptResponse, GetTaskParams, GetTaskResult, Implementation,
+    InputRequiredResult, InputResponses, ListPromptsResult, ListResourceTemplatesResult,
+    ListResourcesResult, ListToolsResult, LoggingLevel, LoggingMessageNotificationParam,
+    PaginatedRequestParams, ProgressNotificationParam, ProgressToken, ReadResourceRequestParams,
+    ReadResourceResponse, ResourceUpdatedNotificationParam, ServerCapabilities, ServerConfig,
+    SetLevelRequestParams, SubscribeRequestParams, SubscriptionFilter, Tool,
+    UnsubscribeRequestParams, UpdateTaskParams,
 };
 use rmcp::service::{
     NotificationContext, Peer, RequestContext, RoleServer, SubscriptionContext,
@@ -65,11 +69,14 @@ pub struct Mcp {
     /// Questions to the persons of clients that make a call again with the answer.
     questions: Arc<OpenQuestions>,
     tasks: Tasks,
+    /// `None`: every client waits for its calls.
+    background: Option<Arc<Background>>,
 }
 
 impl Mcp {
-    pub fn new(service: Arc<Service>) -> Arc<Mcp> {
+    pub fn new(service: Arc<Service>, background: Option<Arc<Background>>) -> Arc<Mcp> {
         Arc::new(Mcp {
+            background,
             lists: Arc::default(),
             seal: Seal::new(),
             questions: Arc::new(OpenQuestions::new(service.limiter.clone())),
@@ -78,14 +85,17 @@ impl Mcp {
         })
     }
 
-    /// Whether calls of a tool become tasks. They do not if a person must agree: then the client
-    /// waits.
-    fn task_use(&self, id: &str) -> Option<TaskUse> {
-        let tool = self.service.catalog.registry.snapshot().find(id).ok()?;
-        tool.manifest
-            .execution
-            .task
-            .filter(|_| !self.service.catalog.confirms(&tool))
+    /// A tool whose clients need not wait for its calls. If a person must agree to them, they do.
+    async fn unattended(&self, call: &CallRequest) -> Option<Arc<registry::Tool>> {
+        let catalog = &self.service.catalog;
+        let tool = catalog.registry.snapshot().find(&call.tool).ok()?;
+        let execution = &tool.manifest.execution;
+        if execution.task.is_none() && !execution.asynchronous {
+            return None;
+        }
+        let until = CallDeadline::usual(&call.caller.user, None);
+        let confirms = catalog.confirms(&tool, &until).await;
+        confirms.is_ok_and(|confirms| !confirms).then_some(tool)
     }
 }
 
@@ -459,7 +469,9 @@ impl ServerHandler for Frontend {
             ..CallRequest::new(asked.caller.clone(), id, arguments)
         };
         let again = (request.request_state, request.input_responses);
-        if let Some(used) = self.mcp.task_use(id) {
+        let unattended = self.mcp.unattended(&call).await;
+        let execution = unattended.as_ref().map(|tool| &tool.manifest.execution);
+        if let Some(used) = execution.and_then(|execution| execution.task) {
             let can = context
                 .client_capabilities()
                 .is_some_and(|client| client.supports_tasks());
@@ -480,7 +492,26 @@ impl ServerHandler for Frontend {
                 };
             }
         }
-        Ok(match self.answer(&context, call, again).await? {
+        let background = self.mcp.background.as_ref();
+        let background = background.filter(|_| execution.is_some_and(|it| it.asynchronous));
+        let answered = match background {
+            None => self.answer(&context, call, again).await?,
+            Some(background) => {
+                let call = match asked.complete(&context, call) {
+                    Ok(call) => call,
+                    Err(error) => return Err(self.invalid(&context, id, error).await),
+                };
+                match background.begin(call, EndReport::OnRequest).await {
+                    Ok(receipt) => {
+                        let words = output::accepted(id, &receipt.call.id);
+                        let words = offered.names.in_text(&words);
+                        return Ok(CallToolResult::success(vec![ContentBlock::text(words)]).into());
+                    }
+                    Err(report) => Answered::Report(Box::new(report)),
+                }
+            }
+        };
+        Ok(match answered {
             Answered::Asks(result) => result.into(),
             Answered::Report(mut report) => {
                 offered.rename(&mut report);
@@ -585,6 +616,22 @@ impl ServerHandler for Frontend {
         request: ReadResourceRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
+        if let Some(id) = request.uri.strip_prefix(SCHEME) {
+            let asked = McpRequest::find(&context)?;
+            let label = asked.label(&context)?;
+            let caller = asked.caller.clone();
+            let service = self.mcp.service.clone();
+            let _reader = service.limiter.readers.enter(&caller.user).await;
+            let own = service.clone();
+            let (id, uri) = (id.to_owned(), request.uri.clone());
+            let read = tokio::task::spawn_blocking(move || {
+                listed::artifact(&uri, own.artifact(&caller, label.as_deref(), &id))
+            });
+            let content = read.await.map_err(|e| {
+                ErrorData::internal_error(format!("The artifact was not read: {e}"), None)
+            })??;
+            return asked.charge(content).map(Into::into);
+        }
         let offered = self.offered_for_call(&context, &request.uri).await?;
         let Some((id, arguments)) = offered.documents.resource(&request.uri) else {
             return Err(self

@@ -8,7 +8,8 @@ use super::request::McpRequest;
 use super::sessions::{LeaseError, SessionLease, Sessions};
 use crate::executor::Part;
 use crate::fault::{Fault, Kind};
-use crate::service::{Approver, CallRequest, Caller, Charged, RateCharge, Service, Sink};
+use crate::service::background::Background;
+use crate::service::{Approver, CallRequest, Caller, Charged, RateCharge, Sink};
 use crate::transport::answers::visible;
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt, stream};
@@ -54,10 +55,11 @@ pub struct StreamableHttp {
 impl StreamableHttp {
     /// `is_alone`: only one user can connect. `closing` is cancelled when the server ends.
     pub fn new(
-        service: Arc<Service>,
+        background: Arc<Background>,
         is_alone: bool,
         closing: CancellationToken,
     ) -> StreamableHttp {
+        let service = background.service.clone();
         let sessions = Sessions::new(service.limiter.clone(), is_alone);
         let mut config = StreamableHttpServerConfig::default()
             .with_sse_retry(None)
@@ -68,7 +70,7 @@ impl StreamableHttp {
             .disable_allowed_hosts()
             .disable_allowed_origins();
         config.max_request_body_bytes = MAX_MESSAGE_BYTES;
-        let mcp = Mcp::new(service);
+        let mcp = Mcp::new(service, Some(background));
         // rmcp makes a frontend for each session, and for each request of a newer client.
         let frontend = {
             let mcp = mcp.clone();

@@ -6,10 +6,13 @@ use crate::base::text;
 use crate::fault::Kind;
 use crate::manifest::{Document, Manifest};
 use crate::registry;
+use crate::service::artifacts::OpenArtifact;
 use crate::service::{CallResult, Caller, Effects, Report, Service, output};
 use crate::transport::export;
 use crate::transport::lists::Lists;
 use crate::transport::names::Names;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use rmcp::model::{
     CacheScope, ErrorData, GetPromptResult, ListPromptsResult, ListResourceTemplatesResult,
     ListResourcesResult, ListToolsResult, MetaObject, PaginatedRequestParams, Prompt,
@@ -162,7 +165,10 @@ fn describe(manifest: &Manifest, name: &str, effects: Option<Effects>) -> Tool {
     )
     .with_title(text::printable(&manifest.display_name))
     .with_meta(meta(manifest));
-    if let Some(schema) = export::output_schema(manifest) {
+    // The answer to a call that runs in the background is its receipt.
+    if let Some(schema) =
+        export::output_schema(manifest).filter(|_| !manifest.execution.asynchronous)
+    {
         tool = tool.with_raw_output_schema(Arc::new(schema));
     }
     if let Some(effects) = effects {
@@ -402,6 +408,28 @@ pub async fn content(report: &Report) -> Result<ReadResourceResult, ErrorData> {
         .await
         .map_err(|late| failed(late.message))?
         .map_err(|e| failed(e.to_string()))
+}
+
+/// Most bytes of an artifact that is read as a resource; HTTP serves larger ones.
+const MAX_ARTIFACT_BYTES: u64 = 8 * 1024 * 1024;
+
+/// The content of an artifact of this caller.
+pub fn artifact(uri: &str, open: Option<OpenArtifact>) -> Result<ReadResourceResult, ErrorData> {
+    let OpenArtifact { file, content } = open.ok_or_else(|| missing(uri))?;
+    if content.bytes > MAX_ARTIFACT_BYTES {
+        let words = format!("More than {MAX_ARTIFACT_BYTES} bytes are not read by MCP.");
+        return Err(ErrorData::invalid_params(words, None));
+    }
+    let bytes = content.read().ok_or_else(|| missing(uri))?;
+    let mut resource = json!({ "uri": uri, "mimeType": file.media_type });
+    match String::from_utf8(bytes) {
+        Ok(text) => resource["text"] = text.into(),
+        Err(bytes) => resource["blob"] = STANDARD.encode(bytes.as_bytes()).into(),
+    }
+    let result = json!({ "contents": [resource], "resultType": "complete", "ttlMs": 0,
+        "cacheScope": "private" });
+    serde_json::from_value(result)
+        .map_err(|e| ErrorData::internal_error(format!("This file cannot be read: {e}"), None))
 }
 
 #[cfg(test)]

@@ -11,6 +11,8 @@ use crate::quantity::LARGE_TEXT_BYTES;
 use crate::service::{Report, Slot, output};
 use crate::transport::answers::{self, Parts, visible};
 use crate::transport::export;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use rmcp::model::{CallToolResult, ContentBlock, MetaObject};
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex};
@@ -164,24 +166,25 @@ async fn parts_of(mut report: Report) -> Result<Parts, Fault> {
                 )
             });
     let has_blocks = blocks.is_some();
-    let json = match beside.clone() {
-        _ if report.delivery.speaks_envelope => {
-            let mut around = Vec::new();
-            let _ = visible(&report.envelope(), &mut around);
-            answer.put_into(&around)
-        }
-        Some(place) => vec![answer.part_of(place)],
-        None => vec![part("null")],
+    let data = beside
+        .clone()
+        .map_or_else(|| part("null"), |place| answer.part_of(place));
+    let json = if report.delivery.speaks_envelope {
+        let mut around = Vec::new();
+        let _ = visible(&report.envelope(), &mut around);
+        data.put_into(&around)
+    } else {
+        vec![data]
     };
     let is_object = json[0].starts_with(b"{");
     let is_string = json[0].starts_with(b"\"");
     let mut content: Vec<Parts> = blocks.into_iter().map(|blocks| vec![blocks]).collect();
-    // The text form of the structured part follows the tool's own blocks.
-    if !has_blocks || beside.is_some() {
+    // The text form of the structured part follows the tool's own blocks; an envelope comes first,
+    // so that whoever reads one text reads ours.
+    let is_enveloped = report.delivery.speaks_envelope;
+    if !has_blocks || beside.is_some() || is_enveloped {
         let bytes = json.iter().map(Part::bytes).sum::<usize>();
-        let indented = match beside
-            .filter(|_| !has_schema && !is_string && !report.delivery.speaks_envelope)
-        {
+        let indented = match beside.filter(|_| !has_schema && !is_string && !is_enveloped) {
             Some(place) if bytes <= MAX_INDENTED_BYTES => {
                 answer
                     .read(false, move |text| indented(&text.as_str()[place]))
@@ -189,7 +192,7 @@ async fn parts_of(mut report: Report) -> Result<Parts, Fault> {
             }
             _ => None,
         };
-        content.push(match indented {
+        let twin = match indented {
             Some(text) => block(vec![text]),
             None if is_string && !has_schema => block(json.clone()),
             None => block(
@@ -200,30 +203,12 @@ async fn parts_of(mut report: Report) -> Result<Parts, Fault> {
                 ]
                 .concat(),
             ),
-        });
+        };
+        let place = if is_enveloped { 0 } else { content.len() };
+        content.insert(place, twin);
     }
-    let dropped = report
-        .observed
-        .artifacts
-        .iter()
-        .filter(|artifact| !artifact.published);
-    let dropped: Vec<String> = dropped
-        .map(|artifact| {
-            format!(
-                "{}: {}",
-                artifact.path,
-                artifact
-                    .dropped_because
-                    .as_deref()
-                    .unwrap_or("it was dropped")
-            )
-        })
-        .collect();
-    if !dropped.is_empty() {
-        // The answer may name the files as if they were there.
-        let words = text::printable_block(&format!("Not published:\n{}", dropped.join("\n")));
-        content.push(block(vec![part(&text::json(&json!(words), false))]));
-    }
+    content.extend(dropped(&report));
+    content.extend(left(&report));
     let mut all = vec![part("\"content\":[")];
     all.extend(content.join(&part(",")));
     match (wraps, is_object) {
@@ -239,6 +224,41 @@ async fn parts_of(mut report: Report) -> Result<Parts, Fault> {
         (false, false) => all.push(part("]")),
     }
     Ok(all)
+}
+
+/// What of the files of a call is not where the answer may say that it is. `None`: all of them are.
+fn dropped(report: &Report) -> Option<Parts> {
+    let artifacts = report.observed.artifacts.iter();
+    let lines = artifacts
+        .filter(|artifact| !artifact.published)
+        .map(|artifact| {
+            let why = artifact.dropped_because.as_deref();
+            format!("{}: {}", artifact.path, why.unwrap_or("it was dropped"))
+        });
+    let lines: Vec<String> = lines.collect();
+    let words = text::printable_block(&format!("Not published:\n{}", lines.join("\n")));
+    (!lines.is_empty()).then(|| block(vec![part(&text::json(&json!(words), false))]))
+}
+
+/// Blocks of what the call left: its pictures, links to all files, and their names and sizes.
+fn left(report: &Report) -> Vec<Parts> {
+    let Some(words) = report.left_files() else {
+        return Vec::new();
+    };
+    let pictures = report.delivery.pictures.iter().filter_map(|picture| {
+        let data = STANDARD.encode(picture.content.read()?);
+        let media_type = &picture.file.media_type;
+        Some(json!({ "type": "image", "data": data, "mimeType": media_type }))
+    });
+    let links = report.stored().map(|(file, bytes)| {
+        json!({ "type": "resource_link", "uri": file.uri(), "name": file.name,
+            "mimeType": file.media_type, "size": bytes })
+    });
+    let words = std::iter::once(json!({ "type": "text", "text": words }));
+    let blocks = words.chain(pictures).chain(links);
+    blocks
+        .map(|block| vec![part(&text::json(&block, false))])
+        .collect()
 }
 
 /// One block of text, of a JSON string.

@@ -364,8 +364,11 @@ impl Met {
 
 /// How often the first thread of a process was switched in; unchanged while it is stopped.
 pub fn switches(pid: u32) -> u64 {
-    let text = text(&format!("/proc/{pid}/status")).unwrap_or_default();
-    let counts = text.lines().filter_map(|line| {
+    switches_in(&text(&format!("/proc/{pid}/status")).unwrap_or_default())
+}
+
+fn switches_in(status: &str) -> u64 {
+    let counts = status.lines().filter_map(|line| {
         line.split_once("voluntary_ctxt_switches:")?
             .1
             .trim()
@@ -373,6 +376,38 @@ pub fn switches(pid: u32) -> u64 {
             .ok()
     });
     counts.sum()
+}
+
+/// A thread as it is now.
+pub struct Thread {
+    pub id: u32,
+    /// One letter, as in proc(5).
+    pub state: char,
+    pub switches: u64,
+}
+
+/// All threads of the call but its init, which is our child.
+pub fn threads_of_the_call(init: u32) -> Result<Vec<Thread>, Errno> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").map_err(|e| errno(&e))? {
+        let name = entry.map_err(|e| errno(&e))?.file_name();
+        let pid = name.to_str().and_then(|name| name.parse().ok());
+        let Some(pid) = pid.filter(|pid| ![1, init].contains(pid)) else {
+            continue;
+        };
+        for folder in threads(pid) {
+            let status = text(&format!("{folder}/status"))?;
+            let field = |name| status.lines().find_map(|line| line.strip_prefix(name));
+            let id = field("Pid:").and_then(|id| id.trim().parse().ok());
+            let state = field("State:").and_then(|state| state.trim().chars().next());
+            found.extend(id.zip(state).map(|(id, state)| Thread {
+                id,
+                state,
+                switches: switches_in(&status),
+            }));
+        }
+    }
+    Ok(found)
 }
 
 fn threads(pid: u32) -> impl Iterator<Item = String> {

@@ -1,5 +1,8 @@
 //! The size of what folders contain.
 
+use nix::errno::Errno;
+use nix::sys::stat::lstat;
+use nix::unistd::{AccessFlags, access, geteuid};
 use serde::{Deserialize, Serialize};
 use std::fs::Metadata;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -52,4 +55,13 @@ pub fn below(
                 entry,
             ))
         })
+}
+
+/// Whether a folder belongs to somebody else who lets us neither list nor enter it: a tool, which
+/// has no more rights than we, reaches nothing in it.
+pub fn is_closed(folder: Option<&Path>) -> bool {
+    folder.is_some_and(|folder| {
+        lstat(folder).is_ok_and(|facts| facts.st_uid != geteuid().as_raw())
+            && access(folder, AccessFlags::X_OK) == Err(Errno::EACCES)
+    })
 }

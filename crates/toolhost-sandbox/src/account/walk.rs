@@ -3,9 +3,7 @@
 
 use crate::account::processes::{ProcessKey, ProcessSnapshot, signal_all, switches, thread_ms};
 use nix::errno::Errno;
-use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::signal::{Signal, kill};
-use nix::sys::time::TimeValLike;
 use nix::unistd::{Pid, gettid};
 use std::collections::BTreeMap;
 use std::io;
@@ -13,8 +11,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
-use toolhost_base::lock;
 use toolhost_base::quantity::SAMPLE_MS;
+use toolhost_base::{cpu_time, lock, millis};
 
 /// A walk that takes longer stops the call until it is done.
 const BUDGET: Duration = Duration::from_millis(SAMPLE_MS);
@@ -172,7 +170,7 @@ impl Stopped {
     }
 
     /// One kill(2) stops all processes at once, also those that fork(2) is just making.
-    fn again(&self) {
+    pub fn again(&self) {
         let _ = signal_all(Signal::SIGSTOP);
     }
 
@@ -236,19 +234,13 @@ impl OwnCpu {
     pub fn begin() -> OwnCpu {
         OwnCpu {
             began: Instant::now(),
-            before_ms: own_ms(),
+            before_ms: millis(cpu_time()),
         }
     }
 
     /// CPU time so far beyond what watching any call takes, ms. It counts as the call's.
     pub fn excess_ms(&self) -> u64 {
         let base = (self.began.elapsed() / OWN_SHARE).as_millis() as u64 + OWN_START_MS;
-        own_ms().saturating_sub(self.before_ms + base)
+        millis(cpu_time()).saturating_sub(self.before_ms + base)
     }
-}
-
-fn own_ms() -> u64 {
-    getrusage(UsageWho::RUSAGE_SELF).map_or(0, |used| {
-        (used.user_time().num_milliseconds() + used.system_time().num_milliseconds()) as u64
-    })
 }

@@ -6,7 +6,7 @@
 
 use crate::account::held::scm_fds;
 use crate::account::processes::{self, ProcessSnapshot, files_of};
-use crate::account::totals::{Totals, below};
+use crate::account::totals::{Totals, below, is_closed};
 use crate::account::walk::Stopped;
 use crate::spec::{Access, Mount};
 use crate::sys::errno;
@@ -185,6 +185,9 @@ impl WriteWatch {
                     {
                         count.missed = true;
                     }
+                    Err(e)
+                        if e.io_error().map(errno) == Some(Errno::EACCES)
+                            && is_closed(e.path()) => {}
                     // The entry is too deep for a path, or in a folder that the tool closed and
                     // whose group is not mapped in this user namespace: it cannot be counted.
                     Err(e)

@@ -11,16 +11,18 @@ use crate::account::totals::Totals;
 use crate::account::walk::{MAX_LOOKS, OwnCpu, Seen, Walk, Walker};
 use crate::account::written::{Free, WriteWatch, fell, free_at};
 use crate::base_view::HOST_NAME;
-use crate::child::links::{LinkServer, Links};
+use crate::child::listener::{Listener, Listening};
+use crate::child::paused::Paused;
 use crate::layers::scratch::{Scratch, Usage};
 use crate::layers::seccomp::recorded::Recorded;
 use crate::layers::view::{self, View};
 use crate::layers::{cgroup, environment, identity, landlock, namespaces, network, seccomp};
 use crate::protocol::{
-    self, Exited, FromLauncher, Identity, Killed, Problem, ProblemKind, Setup, Source, ToLauncher,
+    self, Exited, FromLauncher, Identity, Killed, NamedPart, Problem, ProblemKind, Setup, Source,
+    ToLauncher,
 };
 use crate::recorder::Recorder;
-use crate::spec::{self, StagedFolder};
+use crate::spec::{self, Serves, StagedFolder};
 use crate::{spawn, sys};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
@@ -28,8 +30,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::stat::{Mode, fstat};
 use nix::unistd::Pid;
+use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use toolhost_base::files;
@@ -77,14 +80,10 @@ fn start(control: BorrowedFd) -> Result<(), Problem> {
     sys::close_range(3, false).map_err(Problem::from_layer("descriptors", "close_range(2)"))?;
     sys::reset_signals();
     crate::layers::limits::no_core();
-    // The keeper has a group of its own in the session of its host: no signal from a terminal
-    // reaches it, and if it is stopped when the host ends, the kernel wakes it and ends it
-    // (setpgid(2), orphaned process groups).
-    let _ = nix::unistd::setpgid(Pid::from_raw(0), Pid::from_raw(0));
     nix::sys::stat::umask(Mode::from_bits_truncate(0o022));
-    // Descriptor 3 stays taken, so that dup2(2) to the worker's descriptor 3 never replaces one in
-    // use.
-    let _third = std::fs::File::open("/dev/null").map_err(io("/dev/null"))?;
+    // Descriptors 3 and 4 stay taken, so that dup2(2) to those of a tool never replaces one in use.
+    let third = std::fs::File::open("/dev/null").map_err(io("/dev/null"))?;
+    let _fourth = third.try_clone().map_err(io("/dev/null"))?;
     let Some((ToLauncher::Enter { identity, owner }, lock)) =
         receive(control).map_err(io("the first message"))?
     else {
@@ -94,6 +93,7 @@ fn start(control: BorrowedFd) -> Result<(), Problem> {
     namespaces::enter(identity.pooled)?;
     network::raise().map_err(Problem::from_layer("network", "unshare(CLONE_NEWNET)"))?;
     let Some(launcher) = sys::fork().map_err(Problem::from_layer("namespaces", "fork(2)"))? else {
+        end_with_keeper()?;
         // A session of its own gives the launcher a CPU share apart from its tools' (sched(7),
         // autogroups).
         let _ = nix::unistd::setsid();
@@ -130,7 +130,7 @@ struct Launcher<'a> {
     counters: Option<cgroup::Counters>,
     view: View,
     /// The real folders behind staged copies.
-    sources: Vec<OwnedFd>,
+    sources: Vec<(StagedFolder, OwnedFd)>,
     abi: i32,
     filter: Vec<nix::libc::sock_filter>,
     /// The rules of that filter, if its refusals are recorded.
@@ -139,6 +139,8 @@ struct Launcher<'a> {
     init: OwnedFd,
     /// Most entries of epolls that a call may have.
     watches: u64,
+    /// The CPU time of a session before its call; `None` until the first look after that began.
+    cpu_before_ms: Cell<Option<u64>>,
     walkers: Walkers,
 }
 
@@ -152,7 +154,6 @@ fn serve(
     identity: Identity,
     owner: Option<(u32, u32)>,
 ) -> Result<(), Problem> {
-    end_with_keeper()?;
     let abi = sys::landlock_abi();
     if abi < 1 {
         return Err(Problem::from_layer(
@@ -186,9 +187,8 @@ fn serve(
         .transpose()?;
     let sources = setup
         .spec
-        .stages
-        .iter()
-        .map(source_folder)
+        .staged_folders()
+        .map(|stage| Ok((stage.clone(), source_folder(stage)?)))
         .collect::<Result<Vec<_>, _>>()?;
     let last_capability = crate::layers::privileges::last_capability();
     let own = setup.spec.program.executable == spec::Executable::Ourselves;
@@ -232,10 +232,13 @@ fn serve(
         last_capability,
         init,
         watches,
+        cpu_before_ms: Cell::new(Some(0)),
         walkers: Walkers {
             memory: walker()?,
             written: walker()?,
-            links: variant.live.then(walker).transpose()?,
+            listener: (variant.live || variant.networked || variant.local)
+                .then(walker)
+                .transpose()?,
         },
     };
     launcher.calls(sockets)
@@ -261,6 +264,10 @@ fn walker() -> Result<Walker, Problem> {
     Walker::start().map_err(Problem::from_layer("limits", "a thread of the launcher"))
 }
 
+fn unread(errno: Errno) -> Problem {
+    Problem::from_layer("cgroup", "reading /proc of the call")(errno)
+}
+
 fn counting(errno: Errno) -> Problem {
     Problem::from_layer("limits", "counting what the call wrote")(errno)
 }
@@ -269,8 +276,8 @@ fn counting(errno: Errno) -> Problem {
 struct Walkers {
     memory: Walker,
     written: Walker,
-    /// Where a folder is written live.
-    links: Option<Walker>,
+    /// Where a folder is written live, or the call has sockets.
+    listener: Option<Walker>,
 }
 
 /// The walks over what one call made.
@@ -337,7 +344,45 @@ struct CallSetup {
     source: Option<(Source, Vec<u8>)>,
     /// All variables of the tool.
     environment: Hidden<Vec<String>>,
-    third: Option<OwnedFd>,
+    /// Its files, and what holds them.
+    files: Vec<(NamedPart, OwnedFd)>,
+    /// Its descriptors from 3 on.
+    inherited: Vec<OwnedFd>,
+}
+
+impl CallSetup {
+    /// The tool's descriptors from 0 on.
+    fn descriptors(&self) -> Vec<RawFd> {
+        let files = self.stdio.iter().chain(&self.inherited);
+        files.map(AsRawFd::as_raw_fd).collect()
+    }
+}
+
+/// When a program must have ended.
+#[derive(Clone, Copy)]
+enum Clock {
+    /// It serves calls, which have their own time.
+    Endless,
+    /// It waits for its call, with which its time begins.
+    Waits,
+    Until(Instant),
+}
+
+impl Clock {
+    fn deadline(self) -> Option<Instant> {
+        match self {
+            Clock::Until(deadline) => Some(deadline),
+            Clock::Endless | Clock::Waits => None,
+        }
+    }
+
+    /// This clock, after it stood still so long.
+    fn later(self, by: Duration) -> Clock {
+        match self {
+            Clock::Until(deadline) => Clock::Until(deadline + by),
+            Clock::Endless | Clock::Waits => self,
+        }
+    }
 }
 
 /// A tool that was started behind its layers.
@@ -349,7 +394,7 @@ struct Spawned {
     /// Set where the call writes folders live.
     written: Option<WriteWatch>,
     recorder: Option<Recorder>,
-    links: Option<Links>,
+    listening: Option<Listening>,
 }
 
 impl Launcher<'_> {
@@ -372,16 +417,20 @@ impl Launcher<'_> {
                     timeout_ms,
                     source,
                     environment,
+                    files: parts,
                     before,
                     last,
                 } => {
                     let started = Instant::now();
-                    let given = self.given(files, source, environment)?;
+                    let given = self.given(files, source, environment, parts)?;
                     let (mut scratch, rules) = prepared;
                     let spawned = self.spawn(given, before, &mut scratch, rules)?;
-                    let deadline = (!self.setup.spec.program.lasting)
-                        .then(|| started + Duration::from_millis(timeout_ms));
-                    self.run(spawned, deadline, &scratch)?;
+                    let clock = match timeout_ms {
+                        _ if self.setup.spec.program.serves == Serves::Calls => Clock::Endless,
+                        Some(ms) => Clock::Until(started + Duration::from_millis(ms)),
+                        None => Clock::Waits,
+                    };
+                    self.run(spawned, clock, &scratch)?;
                     if last {
                         std::process::exit(0);
                     }
@@ -389,7 +438,11 @@ impl Launcher<'_> {
                     prepared = self.prepare()?;
                 }
                 // The message was sent before our report of the end arrived.
-                ToLauncher::Kill | ToLauncher::Done => {}
+                ToLauncher::Begin { .. }
+                | ToLauncher::Pause
+                | ToLauncher::Resume
+                | ToLauncher::Kill
+                | ToLauncher::Done => {}
                 ToLauncher::Enter { .. } | ToLauncher::Setup => {
                     return Err(io("a second set-up")(invalid()));
                 }
@@ -424,6 +477,7 @@ impl Launcher<'_> {
         files: Vec<OwnedFd>,
         source: Option<Source>,
         environment: bool,
+        parts: Vec<NamedPart>,
     ) -> Result<CallSetup, Problem> {
         let mut files = files.into_iter();
         let mut next = || {
@@ -451,11 +505,11 @@ impl Launcher<'_> {
         } else {
             BTreeMap::new()
         };
-        let third = if self.setup.spec.program.keeps_third {
-            Some(next()?)
-        } else {
-            None
-        };
+        let files = parts.into_iter().map(|part| Ok((part, next()?)));
+        let files = files.collect::<Result<_, Problem>>()?;
+        let inherited = (0..self.setup.spec.program.inherited)
+            .map(|_| next())
+            .collect::<Result<_, _>>()?;
         if self.setup.identity.pooled {
             // Lets the tool open /dev/stdin and the like: a pipe belongs to the user who made it.
             let id = self.setup.identity.id;
@@ -467,7 +521,8 @@ impl Launcher<'_> {
             stdio,
             source,
             environment: environment::call_lines(&self.setup.spec.variables, &own),
-            third,
+            files,
+            inherited,
         })
     }
 
@@ -481,10 +536,10 @@ impl Launcher<'_> {
     ) -> Result<Spawned, Problem> {
         scratch.mask(&self.setup.spec.masks)?;
         let fresh = scratch.allowed.len();
-        for (number, (stage, from)) in self.setup.spec.stages.iter().zip(&self.sources).enumerate()
-        {
+        for (number, (stage, from)) in self.sources.iter().enumerate() {
             scratch.stage(stage, from, number)?;
         }
+        scratch.bring(&given.files)?;
         match &given.source {
             Some((Source::New(name), text)) => scratch.source(name, text)?,
             Some((Source::File(file), text)) => scratch.script(file, text)?,
@@ -496,7 +551,7 @@ impl Launcher<'_> {
                 .map_err(ruleset_problem)?;
         }
         let ruleset = rules.done().map_err(ruleset_problem)?;
-        let written = if self.setup.spec.program.lasting {
+        let written = if self.setup.spec.program.serves == Serves::Calls {
             None
         } else {
             WriteWatch::begin(&self.setup.spec.mounts, before).map_err(counting)?
@@ -512,11 +567,22 @@ impl Launcher<'_> {
         if let Some(counters) = &mut self.counters {
             counters.begin()?;
         }
-        let recorder = self.rules.as_ref().map(Recorder::start).transpose()?;
-        // A recorder makes the links itself.
-        let walker = self.walkers.links.as_ref().filter(|_| recorder.is_none());
-        let links = walker
-            .map(|_| LinkServer::new())
+        let reach = network::Reach {
+            ports: self.setup.spec.network.clone().unwrap_or_default(),
+            local: self.setup.spec.local_sockets,
+        };
+        let rules = self.rules.as_ref();
+        let recorder = rules
+            .map(|rules| Recorder::start(rules, &reach))
+            .transpose()?;
+        // A recorder answers the listener itself.
+        let walker = self
+            .walkers
+            .listener
+            .as_ref()
+            .filter(|_| recorder.is_none());
+        let listener = walker
+            .map(|_| Listener::new())
             .transpose()
             .map_err(Problem::from_layer("seccomp", "socketpair(2)"))?;
         let (status, told) = nix::unistd::pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)
@@ -530,11 +596,10 @@ impl Launcher<'_> {
             listener: recorder
                 .as_ref()
                 .map(Recorder::socket)
-                .or(links.as_ref().map(LinkServer::socket)),
+                .or(listener.as_ref().map(Listener::socket)),
             last_capability: self.last_capability,
             executable: &self.executable,
-            stdio: given.stdio.each_ref().map(AsRawFd::as_raw_fd),
-            third: given.third.as_ref().map(AsRawFd::as_raw_fd),
+            files: given.descriptors(),
             file_bytes: limits.get(Limit::FileBytes).min(grown),
             init: &self.init,
             status: told.as_raw_fd(),
@@ -551,9 +616,9 @@ impl Launcher<'_> {
             status,
             written,
             recorder,
-            links: links
+            listening: listener
                 .zip(walker)
-                .map(|(links, walker)| links.begin(walker))
+                .map(|(listener, walker)| listener.begin(walker, reach))
                 .transpose()
                 .map_err(Problem::from_layer("seccomp", "the filter's listener"))?,
         })
@@ -561,14 +626,9 @@ impl Launcher<'_> {
 
     /// Runs the tool to its end and reports it. From here on it runs or has run: a failure is not a
     /// refusal.
-    fn run(
-        &self,
-        mut spawned: Spawned,
-        deadline: Option<Instant>,
-        scratch: &Scratch,
-    ) -> Result<(), Problem> {
+    fn run(&self, mut spawned: Spawned, clock: Clock, scratch: &Scratch) -> Result<(), Problem> {
         let mut exited = self
-            .watch(&mut spawned, deadline, scratch)
+            .watch(&mut spawned, clock, scratch)
             .map_err(Problem::while_it_ran)?;
         let recorded = spawned
             .recorder
@@ -582,6 +642,8 @@ impl Launcher<'_> {
             exited.recorder_lost = Some(left.lost && exited.killed.is_none());
             exited.killed = exited.killed.or_else(|| self.exceeded_cpu(exited.cpu_ms));
         }
+        let listening = spawned.listening.as_ref();
+        exited.refused = listening.map_or(Vec::new(), Listening::refused);
         let staged = if exited.killed.is_none() {
             scratch.staged().map_err(Problem::while_it_ran)?
         } else {
@@ -599,8 +661,11 @@ impl Launcher<'_> {
                 None => std::process::exit(0),
             }
         }
-        // The thread for links waits for what the call left.
-        if spawned.links.is_some_and(|links| !links.have_ended()) {
+        // The listener's thread waits for what the call left.
+        if spawned
+            .listening
+            .is_some_and(|listening| !listening.has_ended())
+        {
             std::process::exit(0);
         }
         Ok(())
@@ -610,7 +675,7 @@ impl Launcher<'_> {
     fn watch(
         &self,
         spawned: &mut Spawned,
-        deadline: Option<Instant>,
+        mut clock: Clock,
         scratch: &Scratch,
     ) -> Result<Exited, Problem> {
         let own = OwnCpu::begin();
@@ -641,11 +706,12 @@ impl Launcher<'_> {
                 Walk::new(&self.walkers.written, written, MAX_LOOKS + more)
             }),
         };
-        let killed = self.wait(*pid, pidfd, deadline, || {
+        let killed = self.wait(*pid, pidfd, &mut clock, scratch, || {
             let beside = own.excess_ms() + recorder.as_ref().map_or(0, Recorder::cpu_ms);
             self.over(&mut walks, scratch, beside)
         })?;
         let mut exited = self.reap(*pid, status, killed, &walks.memory.state(), scratch)?;
+        exited.before_call = matches!(clock, Clock::Waits);
         exited.cpu_ms = exited.cpu_ms.max(walks.cpu_ms) + own.excess_ms();
         // The CPU limit was exceeded between two samples: RLIMIT_CPU may have ended a process.
         exited.killed = exited.killed.or_else(|| self.exceeded_cpu(exited.cpu_ms));
@@ -665,16 +731,19 @@ impl Launcher<'_> {
         &self,
         pid: i32,
         pidfd: &OwnedFd,
-        deadline: Option<Instant>,
+        clock: &mut Clock,
+        scratch: &Scratch,
         mut over: impl FnMut() -> Result<Option<Killed>, Problem>,
     ) -> Result<Option<Killed>, Problem> {
         let mut killed = None;
+        let mut paused: Option<Paused> = None;
         let mut last_look = Instant::now();
         loop {
             // A call that was killed has no deadline any more: without this, the loop would spin
             // until it is dead.
-            let left = deadline
-                .filter(|_| killed.is_none())
+            let left = clock
+                .deadline()
+                .filter(|_| killed.is_none() && paused.is_none())
                 .map_or(SAMPLE_MS, |d| {
                     d.saturating_duration_since(Instant::now())
                         .as_micros()
@@ -690,22 +759,44 @@ impl Launcher<'_> {
                 Err(errno) => return Err(io("poll(2)")(errno)),
             }
             let said = wait[1].revents().is_some_and(|r| !r.is_empty());
-            if wait[0].revents().is_some_and(|r| !r.is_empty()) {
-                return Ok(killed);
-            }
+            let has_ended = wait[0].revents().is_some_and(|r| !r.is_empty());
             if said {
                 match receive::<ToLauncher>(self.control).map_err(io("the next message"))? {
-                    Some((ToLauncher::Kill, _)) => killed = killed.or(Some(Killed::Requested)),
+                    Some((ToLauncher::Kill, _)) if !has_ended => {
+                        killed = killed.or(Some(Killed::Requested));
+                    }
+                    // Also of a process that has ended: the input followed this message.
+                    Some((ToLauncher::Begin { timeout_ms, files }, contents)) => {
+                        *clock = Clock::Until(Instant::now() + Duration::from_millis(timeout_ms));
+                        if self.setup.spec.program.serves == Serves::Session {
+                            self.cpu_before_ms.set(None);
+                        }
+                        self.bring(scratch, files, contents)?;
+                    }
+                    Some((ToLauncher::Pause, _)) if paused.is_none() => {
+                        paused = Some(Paused::begin(pid).map_err(unread)?);
+                        self.show_results(scratch)?;
+                    }
+                    Some((ToLauncher::Resume, _)) => {
+                        let lasted = paused.take().map(|paused| paused.lasted());
+                        *clock = clock.later(lasted.unwrap_or_default());
+                    }
                     Some(_) => {}
                     // The host is gone: ending ourselves ends the tool.
                     None => std::process::exit(0),
                 }
             }
-            if deadline.is_some_and(|d| Instant::now() >= d) {
+            if has_ended {
+                return Ok(killed);
+            }
+            if paused.is_none() && clock.deadline().is_some_and(|d| Instant::now() >= d) {
                 killed = killed.or(Some(Killed::Deadline));
             }
             if killed.is_none() && last_look.elapsed() >= Duration::from_millis(SAMPLE_MS - 1) {
-                killed = over()?;
+                killed = match &mut paused {
+                    Some(paused) => paused.is_awake().map_err(unread)?.then_some(Killed::Cpu),
+                    None => over()?,
+                };
                 last_look = Instant::now();
             }
             if killed.is_some() {
@@ -716,6 +807,31 @@ impl Launcher<'_> {
                 }
             }
         }
+    }
+
+    /// The files of a call whose program waits for it, in their place before its input comes.
+    fn bring(
+        &self,
+        scratch: &Scratch,
+        files: Vec<NamedPart>,
+        contents: Vec<OwnedFd>,
+    ) -> Result<(), Problem> {
+        if files.is_empty() {
+            return Ok(());
+        }
+        let files: Vec<_> = files.into_iter().zip(contents).collect();
+        scratch.bring(&files)?;
+        send(self.control, &FromLauncher::Begun, &[]).map_err(io("reporting to the host"))
+    }
+
+    /// Shows the host what a session left in its folder of results, which nothing changes now.
+    fn show_results(&self, scratch: &Scratch) -> Result<(), Problem> {
+        if self.setup.spec.program.serves != Serves::Session {
+            return Ok(());
+        }
+        let folders = scratch.staged()?;
+        let folders: Vec<_> = folders.iter().map(AsFd::as_fd).collect();
+        send(self.control, &FromLauncher::Paused, &folders).map_err(io("reporting to the host"))
     }
 
     /// The limit that the call as a whole exceeds, if any: first by what the kernel counts, then by
@@ -739,10 +855,7 @@ impl Launcher<'_> {
         let scratch = scratch.usage()?;
         let cpu_ms = self.counters.is_some().then_some(counted.cpu_ms);
         let look = move |sampler: &mut Sampler| memory(sampler, cpu_ms, scratch, limit);
-        let seen = walks
-            .memory
-            .look(look)
-            .map_err(Problem::from_layer("cgroup", "reading /proc of the call"))?;
+        let seen = walks.memory.look(look).map_err(unread)?;
         let mut is_done = true;
         let killed = match seen {
             Seen::TooMuch => Some(Killed::Memory),
@@ -794,9 +907,7 @@ impl Launcher<'_> {
     ) -> Result<Option<Killed>, Problem> {
         let (cpu_ms, memory) = match &self.counters {
             Some(_) => (counted_ms, 0),
-            None => {
-                shown_now().map_err(Problem::from_layer("cgroup", "reading /proc of the call"))?
-            }
+            None => shown_now().map_err(unread)?,
         };
         let free = walks
             .folders
@@ -828,8 +939,11 @@ impl Launcher<'_> {
 
     /// `Killed::Cpu` if this CPU time, recorder included, exceeds the limit.
     fn exceeded_cpu(&self, cpu_ms: u64) -> Option<Killed> {
-        (!self.setup.spec.program.lasting && cpu_ms > self.setup.spec.limits.get(Limit::CpuMs))
-            .then_some(Killed::Cpu)
+        let before_ms = self.cpu_before_ms.get().unwrap_or(cpu_ms);
+        self.cpu_before_ms.set(Some(before_ms));
+        let used_ms = cpu_ms.saturating_sub(before_ms);
+        let is_over = used_ms > self.setup.spec.limits.get(Limit::CpuMs);
+        (is_over && self.setup.spec.program.serves != Serves::Calls).then_some(Killed::Cpu)
     }
 
     fn reap(
@@ -848,12 +962,14 @@ impl Launcher<'_> {
         let limits = &self.setup.spec.limits;
         let mut exited = Exited {
             status: crate::child::init::wait_status(status).unwrap_or(waited.status),
+            before_call: false,
             killed,
             cpu_ms: waited.cpu_ms,
             peak_memory_bytes: Some(peak),
             scratch_full,
             processes_refused: sampler.most_threads >= limits.get(Limit::Processes),
             recorder_lost: None,
+            refused: Vec::new(),
         };
         if let Some(counters) = &self.counters {
             let seen = counters.read_usage()?;

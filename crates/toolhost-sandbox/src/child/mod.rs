@@ -4,4 +4,5 @@
 pub mod idmap;
 pub mod init;
 pub mod launcher;
-pub mod links;
+pub mod listener;
+pub mod paused;

@@ -5,7 +5,7 @@ use crate::account::totals::Totals;
 use crate::child::launcher;
 use crate::layers::{cgroup, identity};
 use crate::protocol::{
-    Exited, FromLauncher, LayerState, Problem, ProblemKind, Setup, Source, ToLauncher,
+    Exited, FromLauncher, LayerState, NamedPart, Problem, ProblemKind, Setup, Source, ToLauncher,
 };
 use crate::reenter::role_name;
 use crate::spec::{Executable, Spec};
@@ -35,6 +35,8 @@ pub type Layers = Arc<[LayerState]>;
 /// How long an idle launcher or worker may take to accept a call. One that was stopped accepts
 /// none.
 pub const ACCEPTING: Duration = Duration::from_secs(2);
+/// What the kernel counts memory in, bytes.
+const PAGE: u64 = 4096;
 /// Time limit of a start.
 const START: Duration = Duration::from_secs(10);
 
@@ -68,17 +70,47 @@ pub struct Launcher {
 }
 
 /// What a call gives its launcher beside the pipes.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct CallInput<'a> {
     /// What it runs, and the text of that.
     pub source: Option<(Source, &'a [u8])>,
     /// Variables that the call sets.
     pub environment: Option<&'a BTreeMap<String, String>>,
-    /// Descriptor 3 of the tool.
-    pub fd3: Option<&'a OwnedFd>,
+    /// The files that the call brings.
+    pub files: &'a [InputFile],
+    /// Descriptors of the tool from 3 on, as many as its `spec::Program` says.
+    pub inherited: &'a [OwnedFd],
+}
+
+/// One file that a call brings: a part of a file that nobody changes.
+#[derive(Clone, Debug)]
+pub struct InputFile {
+    pub name: String,
+    pub content: Arc<std::fs::File>,
+    pub offset: u64,
+    pub bytes: u64,
+}
+
+impl PartialEq for InputFile {
+    fn eq(&self, other: &InputFile) -> bool {
+        self.name == other.name && Arc::ptr_eq(&self.content, &other.content)
+    }
+}
+
+impl Eq for InputFile {}
+
+impl From<&InputFile> for NamedPart {
+    fn from(file: &InputFile) -> NamedPart {
+        NamedPart {
+            name: file.name.clone(),
+            offset: file.offset,
+            bytes: file.bytes,
+        }
+    }
 }
 
 /// The host's ends of a call's pipes.
+#[derive(Debug)]
 pub struct Pipes {
     pub input: Sender,
     pub output: Receiver,
@@ -88,12 +120,9 @@ pub struct Pipes {
 impl Pipes {
     /// Our ends, and the tool's as stdin, stdout, stderr.
     fn new() -> io::Result<(Pipes, [OwnedFd; 3])> {
-        fn make() -> Result<(OwnedFd, OwnedFd), io::Error> {
-            nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC).map_err(io::Error::from)
-        }
-        let (their_in, our_in) = make()?;
-        let (our_out, their_out) = make()?;
-        let (our_log, their_log) = make()?;
+        let (their_in, our_in) = pipe()?;
+        let (our_out, their_out) = pipe()?;
+        let (our_log, their_log) = pipe()?;
         let pipes = Pipes {
             input: Sender::from_owned_fd(our_in)?,
             output: Receiver::from_owned_fd(our_out)?,
@@ -103,7 +132,12 @@ impl Pipes {
     }
 }
 
-fn no_pipe(error: &io::Error) -> Fault {
+/// A pipe: the end to read from, and the end to write to.
+pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC).map_err(io::Error::from)
+}
+
+pub fn no_pipe(error: &io::Error) -> Fault {
     Fault::new(Kind::InternalError, "no descriptors left for a call")
         .person(error.to_string())
         .retryable()
@@ -223,6 +257,10 @@ impl Process {
             .arg0(role_name(launcher::ROLE))
             .env_clear()
             .current_dir("/")
+            // A group of its own in the session of its host: no signal from a terminal reaches it,
+            // and if it is stopped when the host ends, the kernel wakes it and ends it (setpgid(2),
+            // orphaned process groups).
+            .process_group(0)
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -401,8 +439,25 @@ impl Launcher {
         self.process.group.as_ref()?.cpu_ms()
     }
 
-    /// Makes the launcher start a call.
-    pub fn start(&self, timeout_ms: u64, input: &CallInput) -> Result<Pipes, LauncherError> {
+    /// Memory of what the launcher started, bytes: as its cgroup counts it, else as far as /proc
+    /// shows it, which is without the files in its scratch.
+    pub fn memory_bytes(&self) -> u64 {
+        let group = self.process.group.as_ref();
+        if let Some(bytes) = group.and_then(cgroup::Group::memory_bytes) {
+            return bytes;
+        }
+        let keeper = self.process.keeper.as_ref().map(Child::id);
+        let launchers = keeper.map(children).unwrap_or_default();
+        let started = launchers.into_iter().flat_map(children);
+        started.map(resident_bytes).sum()
+    }
+
+    /// Makes the launcher start a call, or without a time a program that waits for its call.
+    pub fn start(
+        &self,
+        timeout_ms: impl Into<Option<u64>>,
+        input: &CallInput,
+    ) -> Result<Pipes, LauncherError> {
         let (pipes, theirs) = Pipes::new().map_err(|e| no_pipe(&e))?;
         fn file(text: &[u8]) -> Result<OwnedFd, Fault> {
             messages::memory_file(text).map_err(|e| no_pipe(&e))
@@ -421,22 +476,68 @@ impl Launcher {
             .map_err(|e| no_pipe(&e.into()))?
             .map(|text| file(&text))
             .transpose()?;
-        let files: Vec<_> = theirs
-            .iter()
-            .chain(&source)
-            .chain(&environment)
-            .chain(input.fd3)
+        let own = theirs.iter().chain(&source).chain(&environment);
+        let brought = input.files.iter().map(|file| file.content.as_fd());
+        let files: Vec<_> = own
             .map(AsFd::as_fd)
+            .chain(brought)
+            .chain(input.inherited.iter().map(AsFd::as_fd))
             .collect();
         let start = ToLauncher::Start {
-            timeout_ms,
+            timeout_ms: timeout_ms.into(),
             source: input.source.as_ref().map(|(source, _)| source.clone()),
             environment: environment.is_some(),
+            files: input.files.iter().map(NamedPart::from).collect(),
             before: self.before,
             last: self.last,
         };
         self.send(&start, &files).map_err(|_| LauncherError::Gone)?;
         Ok(pipes)
+    }
+
+    /// Tells a program that was started before its call that the call comes, and waits until the
+    /// call's files are in their place. Its input may follow.
+    pub async fn begin(&self, timeout_ms: u64, files: &[InputFile]) -> Result<(), LauncherError> {
+        let begin = ToLauncher::Begin {
+            timeout_ms,
+            files: files.iter().map(NamedPart::from).collect(),
+        };
+        let contents: Vec<_> = files.iter().map(|file| file.content.as_fd()).collect();
+        self.send(&begin, &contents)
+            .map_err(|_| LauncherError::Gone)?;
+        while !files.is_empty() {
+            match self.receive().await {
+                Ok((FromLauncher::Begun, _)) => break,
+                Ok((FromLauncher::Refused(refused), _)) => return Err(self.refusal(refused)),
+                Ok((FromLauncher::Ready { .. } | FromLauncher::Paused, _)) => {}
+                // It ended before its call.
+                Ok((FromLauncher::Exited(_), _)) | Err(_) => return Err(LauncherError::Gone),
+            }
+        }
+        Ok(())
+    }
+
+    /// Stops every process of the call. Its time stands still until `resume`.
+    pub fn pause(&self) -> Result<(), Fault> {
+        self.send(&ToLauncher::Pause, &[])
+    }
+
+    /// Stops every process of a session, and returns the folder of its results.
+    pub async fn pause_session(&self) -> Result<Vec<OwnedFd>, LauncherError> {
+        self.pause()?;
+        loop {
+            match self.receive().await {
+                Ok((FromLauncher::Paused, folders)) => return Ok(folders),
+                Ok((FromLauncher::Ready { .. } | FromLauncher::Begun, _)) => {}
+                Ok((FromLauncher::Exited(_) | FromLauncher::Refused(_), _)) | Err(_) => {
+                    return Err(LauncherError::Gone);
+                }
+            }
+        }
+    }
+
+    pub fn resume(&self) -> Result<(), Fault> {
+        self.send(&ToLauncher::Resume, &[])
     }
 
     /// Waits for the end of the call. Also returns its staged folders and the recorder's output.
@@ -446,7 +547,10 @@ impl Launcher {
             match self.receive().await {
                 Ok((FromLauncher::Exited(exited), staged)) => return Ok((exited, staged)),
                 Ok((FromLauncher::Refused(refused), _)) => return Err(self.refusal(refused)),
-                Ok((FromLauncher::Ready { .. }, _)) => {}
+                Ok((
+                    FromLauncher::Ready { .. } | FromLauncher::Begun | FromLauncher::Paused,
+                    _,
+                )) => {}
                 // The other end was closed with a message of ours unread (unix(7)): the start.
                 Err(e) if e.kind() == io::ErrorKind::ConnectionReset => {
                     return Err(LauncherError::Gone);
@@ -521,6 +625,23 @@ impl Drop for Leftover {
         *lock(&WAITING.0) -= 1;
         WAITING.1.notify_all();
     }
+}
+
+/// The memory of a process and of all below it. Pages that several share count for each.
+fn resident_bytes(process: u32) -> u64 {
+    let statm = std::fs::read_to_string(format!("/proc/{process}/statm")).unwrap_or_default();
+    let pages = statm.split(' ').nth(1).and_then(|it| it.parse().ok());
+    let below: u64 = children(process).into_iter().map(resident_bytes).sum();
+    below + pages.unwrap_or(0u64).saturating_mul(PAGE)
+}
+
+fn children(process: u32) -> Vec<u32> {
+    let threads = std::fs::read_dir(format!("/proc/{process}/task"));
+    let threads = threads.into_iter().flatten().flatten();
+    let ids = threads.filter_map(|it| std::fs::read_to_string(it.path().join("children")).ok());
+    let ids: Vec<String> = ids.collect();
+    let ids = ids.iter().flat_map(|ids| ids.split_whitespace());
+    ids.filter_map(|id| id.parse().ok()).collect()
 }
 
 /// Waits for a keeper to end by itself. False: it did not in time.

@@ -3,7 +3,7 @@
 use super::launcher::{self, Launcher, LauncherError, Process};
 use crate::layers::{cgroup, identity};
 use crate::protocol::{Problem, Setup};
-use crate::spec::Spec;
+use crate::spec::{Serves, Spec};
 use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -98,7 +98,7 @@ impl Sandbox {
         if let (Some(group), true) = (&group, has_sockets) {
             group.charge_sockets(memory).map_err(no_group)?;
         }
-        let last = self.one_call && !spec.program.lasting;
+        let last = self.one_call && spec.program.serves == Serves::Call;
         let setup = Setup {
             spec,
             identity: lease.identity,

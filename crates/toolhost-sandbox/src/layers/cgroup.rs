@@ -426,6 +426,16 @@ impl Group {
         cpu_ms(self.version, self.files.get(2)?).ok()
     }
 
+    /// Memory of the group now, bytes: of its processes, and of files in scratch and shared memory.
+    pub fn memory_bytes(&self) -> Option<u64> {
+        let name = match self.version {
+            Version::V1 => "memory.usage_in_bytes",
+            Version::V2 => "memory.current",
+        };
+        let text = std::fs::read_to_string(self.folders.first()?.path.join(name)).ok()?;
+        text.trim().parse().ok()
+    }
+
     /// The files for the launcher, in the order that `Counters::from` takes.
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         self.files.iter().map(AsFd::as_fd).collect()

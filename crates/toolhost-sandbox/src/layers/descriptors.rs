@@ -1,12 +1,13 @@
-//! Layer: descriptors. Only 0, 1 and 2 (and 3 for our own worker) are open in a tool.
+//! Layer: descriptors. Only 0, 1 and 2 are open in a tool, and from 3 on what its call brings: the
+//! code of our own worker, or the two pipes of a script that calls tools.
 
 use crate::plan::{Plan, Step};
 use std::os::fd::RawFd;
 
-/// Makes `stdio` 0, 1, 2 (and `third` 3). All others close when the tool is executed, not before,
+/// Makes `files` the descriptors from 0 on. All others close when the tool is executed, not before,
 /// since later layers still need their descriptors.
-pub fn raise(plan: &mut Plan, stdio: [RawFd; 3], third: Option<RawFd>) {
-    for (to, from) in stdio.into_iter().enumerate() {
+pub fn raise(plan: &mut Plan, files: &[RawFd]) {
+    for (to, from) in files.iter().copied().enumerate() {
         plan.add_tool(
             "descriptors",
             Step::Duplicate {
@@ -15,11 +16,5 @@ pub fn raise(plan: &mut Plan, stdio: [RawFd; 3], third: Option<RawFd>) {
             },
         );
     }
-    if let Some(from) = third {
-        plan.add_tool("descriptors", Step::Duplicate { from, to: 3 });
-    }
-    plan.add_tool(
-        "descriptors",
-        Step::CloseOnExecFrom(if third.is_some() { 4 } else { 3 }),
-    );
+    plan.add_tool("descriptors", Step::CloseOnExecFrom(files.len() as _));
 }

@@ -5,6 +5,7 @@
 //! limits are the backstop.
 
 use crate::plan::{Plan, Step};
+use crate::spec::Serves;
 use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::stat::{Mode, umask};
@@ -120,8 +121,7 @@ pub fn share(of: u64, slots: u64) -> u64 {
 pub struct Usage {
     /// A control group counts what the call uses.
     pub counted: bool,
-    /// The process serves many calls.
-    pub lasting: bool,
+    pub serves: Serves,
 }
 
 pub fn raise(plan: &mut Plan, limits: &Limits, file_bytes: u64, usage: Usage, slots: u64) {
@@ -169,20 +169,20 @@ pub fn raise(plan: &mut Plan, limits: &Limits, file_bytes: u64, usage: Usage, sl
     set(Resource::RLIMIT_NICE, 0);
     // Also what a thread reserves, of which RLIMIT_DATA must hold one for each of `processes`.
     set(Resource::RLIMIT_STACK, 8 * MIB);
-    if !usage.lasting {
+    if usage.serves == Serves::Call {
         // Whole seconds, and only a backstop: the launcher ends the call at the exact limit.
         set(
             Resource::RLIMIT_CPU,
             limits.get(Limit::CpuMs).div_ceil(1000) + 1,
         );
-        if !usage.counted {
-            // Bounds what one process can reserve at all. Far above the memory limit, so that the
-            // sampler ends a tool that exceeds it and names the limit, before the tool fails with
-            // an error of its own.
-            set(
-                Resource::RLIMIT_DATA,
-                limits.get(Limit::MemoryBytes).saturating_add(4 * GIB),
-            );
-        }
+    }
+    if usage.serves != Serves::Calls && !usage.counted {
+        // Bounds what one process can reserve at all. Far above the memory limit, so that the
+        // sampler ends a tool that exceeds it and names the limit, before the tool fails with an
+        // error of its own.
+        set(
+            Resource::RLIMIT_DATA,
+            limits.get(Limit::MemoryBytes).saturating_add(4 * GIB),
+        );
     }
 }

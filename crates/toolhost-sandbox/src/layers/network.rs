@@ -21,7 +21,7 @@ use nix::sys::socket::{
     SockaddrLike, bind, listen, setsockopt, socket, sockopt,
 };
 use std::fs;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4, SocketAddrV6};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use toolhost_base::netlink::Netlink;
@@ -38,6 +38,24 @@ pub const CONNECTION: u64 = 4 * BUFFER + BUFFER / 2;
 /// Most connections that are not accepted yet, of all ports together. What they received is not
 /// charged.
 const LISTEN_BACKLOG: usize = 256;
+
+/// What a call's connections can reach.
+#[derive(Clone, Debug)]
+pub struct Reach {
+    pub ports: Vec<u16>,
+    /// Its own servers.
+    pub local: bool,
+}
+
+impl Reach {
+    /// Whether a connection to this address gets as far as the relay, the stub or the call itself.
+    pub fn holds(&self, address: SocketAddr) -> bool {
+        let ip = address.ip().to_canonical();
+        self.ports.contains(&address.port())
+            || address.port() == DNS && ip == STUB
+            || self.local && ip.is_loopback()
+    }
+}
 
 pub fn raise() -> Result<(), Errno> {
     unshare(CloneFlags::CLONE_NEWNET)

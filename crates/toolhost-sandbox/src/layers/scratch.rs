@@ -4,24 +4,29 @@
 //! Made by the launcher between calls, while no call waits; a call's mount namespace starts as a
 //! copy of the launcher's.
 
+use crate::base_view::{CALL_INPUT, CALL_OUTPUT, SCRATCH};
 use crate::layers::landlock::Right;
 use crate::layers::view::{self, LateMount, NODEV, NOEXEC, NOSUID, RDONLY};
-use crate::protocol::{Identity, Problem, ProblemKind, ReadFile, Setup};
+use crate::protocol::{Identity, NamedPart, Problem, ProblemKind, ReadFile, Setup};
 use crate::spec::StagedFolder;
 use crate::sys;
-use nix::fcntl::{AT_FDCWD, OFlag};
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
 use nix::mount::{MntFlags, umount2};
 use nix::sys::stat::{UtimensatFlags, utimensat};
 use nix::sys::statvfs::fstatvfs;
 use nix::sys::time::TimeSpec;
+use nix::unistd::{UnlinkatFlags, unlinkat};
+use std::collections::BTreeSet;
 use std::ffi::{CStr, CString, OsStr};
 use std::fs;
+use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, chown};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use toolhost_base::files::{self, Stamp};
 use toolhost_base::names::literal;
-use toolhost_base::quantity::{Limit, MIB};
+use toolhost_base::quantity::{Limit, Limits, MIB};
 use toolhost_base::store;
 
 /// Kernel memory of each file of a tmpfs, bytes: the inode and its name.
@@ -33,6 +38,8 @@ pub struct Scratch {
     identity: Identity,
     /// Mounted, in this order; unmounted in reverse.
     mounted: Vec<CString>,
+    /// Of a call that has `CALL_FOLDER`: the memory of its input files, which only we write.
+    input: Option<OwnedFd>,
     /// The folders that hold staged copies.
     staged: Vec<PathBuf>,
     /// The staged copies, each with the stamp, digest and size that it was made with.
@@ -58,6 +65,14 @@ fn filling(what: impl ToString) -> impl FnOnce(std::io::Error) -> Problem {
             ..problem(what)(error)
         }
     }
+}
+
+/// The first folder of a path that lies below /tmp or /dev/shm.
+fn top(at: &Path) -> Option<PathBuf> {
+    SCRATCH.iter().find_map(|scratch| {
+        let below = at.strip_prefix(scratch).ok()?.components().next()?;
+        Some(Path::new(scratch).join(below))
+    })
 }
 
 /// How much of scratch is in use.
@@ -92,22 +107,32 @@ impl Scratch {
             root,
             identity: setup.identity,
             mounted: vec![view::text(Path::new(view::KEPT_SCRATCH))],
+            input: None,
             staged: Vec::new(),
             copies: Vec::new(),
             allowed: Vec::new(),
         };
-        // Landlock adds up the rights on the way from a file to the root, so a grant shown below
+        // Landlock adds up the rights on the way from a file to the root, so what is written below
         // /tmp has the rights of /tmp too. With such a grant, /tmp gets no right to make links and
         // pipes.
-        let right = if late.is_empty() {
+        let stages = setup.spec.staged_folders().map(|stage| &stage.folder);
+        let stages: Vec<&PathBuf> = stages.filter(|folder| view::is_late(folder)).collect();
+        let right = if stages.is_empty() && !late.iter().any(|late| late.is_written) {
             Right::Scratch
         } else {
             Right::Write
         };
-        scratch.folder("tmp", Path::new("/tmp"), right)?;
+        let tmp = scratch.folder("tmp", Path::new("/tmp"), right)?;
         scratch.folder("shm", Path::new("/dev/shm"), right)?;
+        scratch.folders_above(late, &stages)?;
         for late in late {
             scratch.attach(late)?;
+        }
+        if setup.spec.has_call_folder() {
+            scratch.call_folder(&tmp, &setup.spec.limits)?;
+        }
+        for (path, text) in &setup.spec.scratch {
+            scratch.seed(&tmp, path, text)?;
         }
         // Last: from here on only we reach the whole scratch, by its descriptor.
         scratch.cover(Path::new(view::KEPT_MOUNTS), view::EMPTY_FOLDER_PATH)?;
@@ -117,17 +142,88 @@ impl Scratch {
     /// Covers what the call must not see. Done at its start, because a file that is made again has
     /// lost its cover.
     pub fn mask(&mut self, places: &[PathBuf]) -> Result<(), Problem> {
-        places.iter().try_for_each(|place| {
-            let folder = fs::symlink_metadata(place).is_ok_and(|facts| facts.is_dir());
-            self.cover(
-                place,
-                if folder {
-                    view::EMPTY_FOLDER_PATH
-                } else {
-                    view::EMPTY_FILE_PATH
-                },
-            )
-        })
+        for place in places {
+            let facts = match fs::symlink_metadata(place) {
+                // It lies in what is covered already.
+                Err(_)
+                    if places
+                        .iter()
+                        .any(|above| above != place && place.starts_with(above)) =>
+                {
+                    continue;
+                }
+                facts => facts.map_err(|error| {
+                    Problem::of_path("scratch", place.display())(sys::errno(&error))
+                })?,
+            };
+            let empty = if facts.is_dir() {
+                view::EMPTY_FOLDER_PATH
+            } else {
+                view::EMPTY_FILE_PATH
+            };
+            self.cover(place, empty)?;
+        }
+        Ok(())
+    }
+
+    /// A file that each call has from its start, in folders of its own.
+    fn seed(&self, tmp: &Path, path: &Path, text: &str) -> Result<(), Problem> {
+        let mut at = tmp.to_owned();
+        for folder in path.parent().into_iter().flat_map(Path::components) {
+            at.push(folder);
+            fs::create_dir_all(&at).map_err(filling("a file of the scratch"))?;
+            self.own(&at)?;
+        }
+        let at = tmp.join(path);
+        fs::write(&at, text).map_err(filling("a file of the scratch"))?;
+        self.own(&at)
+    }
+
+    /// `CALL_FOLDER`. The files of the call lie in a memory of their own, so that they take nothing
+    /// from its scratch, and may come when the tool already waits for them.
+    fn call_folder(&mut self, tmp: &Path, limits: &Limits) -> Result<(), Problem> {
+        for folder in ["call", "call/output"] {
+            let path = tmp.join(folder);
+            fs::create_dir(&path).map_err(filling("the folder of the call"))?;
+            self.own(&path)?;
+        }
+        let files = limits.get(Limit::ArtifactFiles);
+        let bytes = limits
+            .get(Limit::ArtifactBytes)
+            .saturating_add(files * 4096);
+        let options = [
+            ("size", bytes.max(4096).to_string()),
+            ("nr_inodes", (files + 2).to_string()),
+            ("mode", "0755".to_owned()),
+        ];
+        let flags = NOSUID | NODEV | NOEXEC;
+        let writable = sys::tmpfs(&options, flags).map_err(problem("a tmpfs"))?;
+        let kept = Path::new(view::KEPT_SCRATCH).join("input");
+        fs::create_dir(&kept).map_err(filling("the folder of the call"))?;
+        self.mount(&writable, &kept)?;
+        let shown =
+            sys::open_tree(open_path(&kept)?.as_fd(), c"", false).map_err(problem(CALL_INPUT))?;
+        sys::mount_setattr(shown.as_fd(), false, flags | RDONLY, 0, None)
+            .map_err(problem(CALL_INPUT))?;
+        view::make_folder(Path::new(CALL_INPUT))?;
+        self.mount(&shown, Path::new(CALL_INPUT))?;
+        self.input = Some(writable);
+        Ok(())
+    }
+
+    /// Copies the files that a call brings to `CALL_INPUT`, where nobody can write them. Also for a
+    /// tool that runs and waits for its call.
+    pub fn bring(&self, files: &[(NamedPart, OwnedFd)]) -> Result<(), Problem> {
+        for (part, content) in files {
+            let Some(folder) = &self.input else {
+                return Err(problem("a call without a folder for its files")(
+                    Errno::EINVAL,
+                ));
+            };
+            let copied = fill(folder, part, content);
+            copied.map_err(filling("a file of the call"))?;
+        }
+        Ok(())
     }
 
     /// The whole scratch, also when its place is covered.
@@ -163,6 +259,43 @@ impl Scratch {
         Ok(())
     }
 
+    /// The folders above what is shown below /tmp and /dev/shm, with a place for each: read-only, as
+    /// elsewhere in the view.
+    fn folders_above(&mut self, late: &[LateMount], stages: &[&PathBuf]) -> Result<(), Problem> {
+        let places = late
+            .iter()
+            .map(|late| &late.at)
+            .chain(stages.iter().copied());
+        let places: BTreeSet<&PathBuf> = places.collect();
+        let tops: BTreeSet<PathBuf> = places.iter().filter_map(|at| top(at)).collect();
+        for (number, top) in tops.iter().filter(|top| !places.contains(top)).enumerate() {
+            let folder = self.path().join(format!("above{number}"));
+            fs::create_dir(&folder).map_err(filling("the folders above a grant"))?;
+            for late in late {
+                if let Ok(below) = late.at.strip_prefix(top) {
+                    match &late.link {
+                        Some(target) => view::make_link(target, &folder.join(below), &late.at)?,
+                        None => view::make_point(&folder.join(below), late.folder)?,
+                    }
+                }
+            }
+            let stages = stages
+                .iter()
+                .filter_map(|stage| stage.strip_prefix(top).ok());
+            stages
+                .map(|below| folder.join(below))
+                .try_for_each(|stage| view::make_folder(&stage))?;
+            let bound = sys::open_tree(open_path(&folder)?.as_fd(), c"", false)
+                .map_err(problem("the folders above a grant"))?;
+            let attributes = RDONLY | NOSUID | NODEV | NOEXEC;
+            sys::mount_setattr(bound.as_fd(), false, attributes, 0, None)
+                .map_err(problem("the folders above a grant"))?;
+            view::make_folder(top)?;
+            self.mount(&bound, top)?;
+        }
+        Ok(())
+    }
+
     /// Mounts what the view kept aside because its place is below /tmp or /dev/shm.
     fn attach(&mut self, late: &LateMount) -> Result<(), Problem> {
         if let Some(target) = &late.link {
@@ -170,28 +303,14 @@ impl Scratch {
         }
         let aside = late.aside.as_deref().unwrap_or(c"");
         let here = open_path(Path::new("/"))?;
-        let bound = sys::open_tree(here.as_fd(), aside, false)
+        let bound = sys::open_tree(here.as_fd(), aside, true)
             .map_err(problem(format!("binding {}", late.at.display())))?;
         view::make_point(&late.at, late.folder)?;
         self.mount(&bound, &late.at)
     }
 
-    /// Mounts an empty file or folder over a masked place. A place that is gone by now needs no
-    /// cover.
+    /// Mounts an empty file or folder over a place.
     fn cover(&mut self, place: &Path, empty: &str) -> Result<(), Problem> {
-        match fs::symlink_metadata(place) {
-            Ok(_) => {}
-            Err(e)
-                if [
-                    std::io::ErrorKind::NotFound,
-                    std::io::ErrorKind::NotADirectory,
-                ]
-                .contains(&e.kind()) =>
-            {
-                return Ok(());
-            }
-            Err(e) => return Err(problem(place.display().to_string())(e)),
-        }
         let bound = sys::open_tree(open_path(Path::new(empty))?.as_fd(), c"", false)
             .map_err(problem(empty))?;
         sys::mount_setattr(
@@ -302,8 +421,8 @@ impl Scratch {
     }
 
     /// The source of a run-code call, as a file of its own.
-    pub fn source(&self, name: &str, text: &[u8]) -> Result<(), Problem> {
-        let path = self.path().join("tmp").join(name);
+    pub fn source(&self, path: &Path, text: &[u8]) -> Result<(), Problem> {
+        let path = self.path().join(path.strip_prefix("/").unwrap_or(path));
         fs::write(&path, text).map_err(filling("placing the source"))?;
         self.own(&path)
     }
@@ -360,6 +479,7 @@ impl Scratch {
     /// not change are removed: published, they would put back what others changed meanwhile. An
     /// equal stamp is not enough: a write to a mapped page of a tmpfs can leave the times as they
     /// are.
+    /// After them comes `CALL_OUTPUT`, if the call has it.
     pub fn staged(&self) -> Result<Vec<OwnedFd>, Problem> {
         for (copy, _, made) in self
             .copies
@@ -373,13 +493,47 @@ impl Scratch {
                 fs::remove_file(copy).map_err(problem("a staged copy"))?;
             }
         }
-        self.staged
-            .iter()
-            .map(|p: &PathBuf| {
-                files::open_at(AT_FDCWD, p, OFlag::O_DIRECTORY).map_err(problem("a staged folder"))
-            })
-            .collect()
+        let folders = self.staged.iter().map(|p: &PathBuf| {
+            files::open_at(AT_FDCWD, p, OFlag::O_DIRECTORY).map_err(problem("a staged folder"))
+        });
+        let output = self.input.iter().map(|_| self.output());
+        folders.chain(output).collect()
     }
+
+    /// The folder of results, or an empty one where the call has removed or closed its own.
+    fn output(&self) -> Result<OwnedFd, Problem> {
+        let below = Path::new(CALL_OUTPUT)
+            .strip_prefix("/")
+            .unwrap_or(Path::new(""));
+        let how = OpenHow::new()
+            .flags(OFlag::O_DIRECTORY | OFlag::O_CLOEXEC)
+            .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS);
+        openat2(&self.root, below, how)
+            .or_else(|_| files::open_at(AT_FDCWD, view::EMPTY_FOLDER_PATH, OFlag::O_DIRECTORY))
+            .map_err(problem("the folder of results"))
+    }
+}
+
+/// Copies a file of the call to its folder. Reads at places: the host's own position stays.
+fn fill(folder: &OwnedFd, part: &NamedPart, content: &OwnedFd) -> std::io::Result<()> {
+    // A later call of a session may bring another file of that name.
+    let _ = unlinkat(folder, &*part.name, UnlinkatFlags::NoRemoveDir);
+    let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL;
+    let mut file = fs::File::from(files::open_at(folder, &*part.name, flags)?);
+    file.set_permissions(fs::Permissions::from_mode(0o444))?;
+    let content = fs::File::from(content.try_clone()?);
+    let mut piece = vec![0; MIB as usize];
+    let mut done = 0;
+    while done < part.bytes {
+        let most = (part.bytes - done).min(MIB) as usize;
+        let length = content.read_at(&mut piece[..most], part.offset + done)?;
+        if length == 0 {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        file.write_all(&piece[..length])?;
+        done += length as u64;
+    }
+    Ok(())
 }
 
 impl Drop for Scratch {

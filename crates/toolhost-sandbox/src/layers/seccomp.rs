@@ -447,7 +447,7 @@ const SAMPLED: &[(i64, Rule)] = &[
 /// that keep outside files out of it.
 const NOTHING_LIVE: &[(i64, Rule)] = &[(libc::SYS_link, Allow), (libc::SYS_linkat, Allow)];
 /// Replace the rules above where a folder is written live. Of link(2) the listener makes those in
-/// /dev/shm (`links`). fallocate(2) would take space faster
+/// /dev/shm (`listener`). fallocate(2) would take space faster
 /// than it can be counted. It answers as on a file system without it, and programs write instead
 /// (posix_fallocate(3)).
 const LIVE: &[(i64, Rule)] = &[
@@ -925,7 +925,7 @@ mod tests {
             socket(four, libc::SOCK_RAW, libc::IPPROTO_TCP, errno(libc::EPERM)),
             socket(four, libc::SOCK_SEQPACKET, 0, errno(libc::EPERM)),
             socket(four, stream | 0x10, 0, errno(libc::EPERM)),
-            (libc::SYS_connect, [0; 6], RET_ALLOW),
+            (libc::SYS_connect, [0; 6], RET_USER_NOTIF),
             (libc::SYS_bind, [0; 6], errno(libc::EPERM)),
             (libc::SYS_listen, [0; 6], errno(libc::EPERM)),
             (libc::SYS_accept, [0; 6], errno(libc::EPERM)),

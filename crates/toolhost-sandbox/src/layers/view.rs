@@ -25,6 +25,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, symlink};
 use std::path::{Path, PathBuf};
 use toolhost_base::files;
+use toolhost_base::place::Mounts;
 use toolhost_base::quantity::MIB;
 
 pub const RDONLY: u64 = 1;
@@ -69,6 +70,8 @@ struct Planned {
     at: PathBuf,
     piece: Piece,
     right: Right,
+    /// A grant with what is mounted below it.
+    with_mounts: bool,
 }
 
 /// A mount below /tmp or /dev/shm: kept aside, and bound into the scratch of each call.
@@ -77,6 +80,7 @@ pub struct LateMount {
     pub aside: Option<CString>,
     pub link: Option<PathBuf>,
     pub folder: bool,
+    pub is_written: bool,
 }
 
 /// The finished view.
@@ -188,6 +192,7 @@ pub fn raise(base: Base, setup: &Setup) -> Result<View, Problem> {
                 folder: false,
             },
             right: Right::Device,
+            with_mounts: false,
         });
     }
     for wanted in &setup.spec.mounts {
@@ -202,6 +207,7 @@ pub fn raise(base: Base, setup: &Setup) -> Result<View, Problem> {
                 at: at.clone(),
                 piece: Piece::Link(target.clone()),
                 right: Right::List,
+                with_mounts: false,
             }),
     );
     // Parents before what lies below them.
@@ -256,6 +262,7 @@ fn plan_root(planned: &mut Vec<Planned>, path: &Path) -> Result<(), Problem> {
         at: path.to_owned(),
         piece,
         right: Right::ReadRun,
+        with_mounts: false,
     });
     Ok(())
 }
@@ -285,8 +292,15 @@ fn plan_grant(wanted: &Mount, users: &mut Users) -> Result<Planned, Problem> {
             Errno::ESTALE,
         ));
     }
-    let bound =
-        sys::open_tree(file.as_fd(), c"", false).map_err(problem(format!("binding {name}")))?;
+    let alone = sys::open_tree(file.as_fd(), c"", false);
+    // In a user namespace no mount can be left out of a copy: it is covered before each call.
+    let with_mounts = matches!(alone, Err(Errno::EINVAL)) && wanted.folder;
+    let bound = if with_mounts {
+        sys::open_tree(file.as_fd(), c"", true)
+    } else {
+        alone
+    };
+    let bound = bound.map_err(problem(format!("binding {name}")))?;
     let mut attributes = NOSUID | NODEV;
     if wanted.access == Access::Read {
         attributes |= RDONLY;
@@ -295,11 +309,12 @@ fn plan_grant(wanted: &Mount, users: &mut Users) -> Result<Planned, Problem> {
         attributes |= NOEXEC;
     }
     let users = users.for_files_of((wanted.uid, wanted.gid))?;
-    let mapped = sys::mount_setattr(bound.as_fd(), false, attributes, 0, users.map(AsFd::as_fd));
+    let users = users.map(AsFd::as_fd);
+    let mapped = sys::mount_setattr(bound.as_fd(), with_mounts, attributes, 0, users);
     match mapped {
         // This file system cannot map ids: reads follow the mode bits, writes are refused.
         Err(Errno::EINVAL | Errno::EPERM) if users.is_some() && wanted.access == Access::Read => {
-            sys::mount_setattr(bound.as_fd(), false, attributes, 0, None)
+            sys::mount_setattr(bound.as_fd(), with_mounts, attributes, 0, None)
                 .map_err(problem(format!("attributes of {name}")))?;
         }
         other => other.map_err(problem(format!(
@@ -318,6 +333,7 @@ fn plan_grant(wanted: &Mount, users: &mut Users) -> Result<Planned, Problem> {
             folder: wanted.folder,
         },
         right,
+        with_mounts,
     })
 }
 
@@ -347,7 +363,12 @@ fn assemble(setup: &Setup, planned: Vec<Planned>) -> Result<View, Problem> {
         allowed: Vec::new(),
     };
     for (number, planned) in planned.into_iter().enumerate() {
-        let Planned { at, piece, right } = planned;
+        let Planned {
+            at,
+            piece,
+            right,
+            with_mounts,
+        } = planned;
         let late = is_late(&at);
         match piece {
             Piece::Link(target) if late => {
@@ -356,6 +377,7 @@ fn assemble(setup: &Setup, planned: Vec<Planned>) -> Result<View, Problem> {
                     aside: None,
                     link: Some(target),
                     folder: false,
+                    is_written: false,
                 });
             }
             Piece::Link(target) => {
@@ -370,12 +392,16 @@ fn assemble(setup: &Setup, planned: Vec<Planned>) -> Result<View, Problem> {
                 })?;
                 sys::move_mount(mount.as_fd(), &text(&place))
                     .map_err(problem(format!("placing {}", at.display())))?;
+                if with_mounts {
+                    check_covered(setup, &at, &place)?;
+                }
                 if late {
                     view.late.push(LateMount {
                         at,
                         aside: Some(text(&aside)),
                         link: None,
                         folder,
+                        is_written: right == Right::Write,
                     });
                 }
                 view.allowed.push((mount, folder, right));
@@ -385,8 +411,7 @@ fn assemble(setup: &Setup, planned: Vec<Planned>) -> Result<View, Problem> {
     // Mount points for staged copies; below a shown folder they exist already.
     for stage in setup
         .spec
-        .stages
-        .iter()
+        .staged_folders()
         .filter(|stage| !stage.show_rest && !is_late(&stage.folder))
     {
         make_folder(&inside(&stage.folder))?;
@@ -414,6 +439,27 @@ fn assemble(setup: &Setup, planned: Vec<Planned>) -> Result<View, Problem> {
             .push((files::handle(&place).map_err(problem(path))?, true, right));
     }
     Ok(view)
+}
+
+/// Checks that each mount that came with a grant is covered before a call, or is a grant itself.
+fn check_covered(setup: &Setup, at: &Path, place: &Path) -> Result<(), Problem> {
+    let mounts = Mounts::read().map_err(problem("the list of mounts"))?;
+    let came = mounts
+        .points()
+        .filter_map(|point| Some(at.join(point.strip_prefix(place).ok()?)));
+    let grants: Vec<&Path> = setup.spec.mounts.iter().map(|mount| &*mount.path).collect();
+    let mut open =
+        came.filter(|point| !setup.spec.masks.contains(point) && !grants.contains(&&**point));
+    let Some(open) = open.next() else {
+        return Ok(());
+    };
+    let what = format!("{} was mounted since the grant was checked", open.display());
+    Err(Problem::new(
+        ProblemKind::Changed,
+        "view",
+        what,
+        Errno::ESTALE,
+    ))
 }
 
 /// A synthetic /etc (which shows no account or host of this machine), /dev links, and our shims.

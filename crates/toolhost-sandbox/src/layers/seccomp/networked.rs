@@ -149,7 +149,8 @@ pub const RULES: &[(i64, Rule)] = &[
         libc::SYS_socket,
         Case(0, &[INTERNET_SOCKETS, NETLINK], &Errno(EPERM)),
     ),
-    (libc::SYS_connect, Allow),
+    // Goes on to `network` and `landlock`; the listener notes what they refuse.
+    (libc::SYS_connect, Rule::Notify),
     (libc::SYS_sendto, later!(3)),
     (libc::SYS_sendmsg, later!(2)),
     (libc::SYS_sendmmsg, later!(3)),

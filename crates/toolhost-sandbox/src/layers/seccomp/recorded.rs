@@ -20,6 +20,7 @@ pub enum FileUse {
     WriteItself,
     /// Makes the file; fails if it exists.
     Make,
+    MakeFolder,
     Run,
     /// As the flags of open(2) in this argument say.
     Flags(usize),
@@ -58,8 +59,8 @@ const FILES: &[(i64, &[PathArgument])] = &[
     (libc::SYS_creat, &[at(0, FileUse::Write)]),
     (libc::SYS_execve, &[at(0, FileUse::Run)]),
     (libc::SYS_execveat, &[below(0, FileUse::Run)]),
-    (libc::SYS_mkdir, &[at(0, FileUse::Make)]),
-    (libc::SYS_mkdirat, &[below(0, FileUse::Make)]),
+    (libc::SYS_mkdir, &[at(0, FileUse::MakeFolder)]),
+    (libc::SYS_mkdirat, &[below(0, FileUse::MakeFolder)]),
     (libc::SYS_mknod, &[at(0, FileUse::Make)]),
     (libc::SYS_mknodat, &[below(0, FileUse::Make)]),
     (libc::SYS_rmdir, &[at(0, FileUse::WriteItself)]),

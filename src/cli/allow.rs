@@ -1,0 +1,627 @@
+//! `toolhost allow TOOL`: what a tool's last denials ask for, written into its manifest and its
+//! policy: into both, or neither.
+//!
+//! Both files are judged as a call would judge them before anything is written, and read once more
+//! after the person agreed.
+
+use super::refusal::{Exit, Refusal};
+use super::settings::Settings;
+use super::{host, words};
+use crate::base::text::{self, printable};
+use crate::manifest::host::{HostPattern, parse_pattern};
+use crate::manifest::{Manifest, Selector};
+use crate::policy::suggest::Entry;
+use crate::policy::{self, Decision, Grantable, Policies, RequestKind, Verdict};
+use crate::registry::{Filter, Tool};
+use crate::service;
+use jsonc_parser::ParseOptions;
+use jsonc_parser::cst::{CstInputValue, CstRootNode};
+use nix::unistd::getuid;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use toml_edit::{Array, DocumentMut, Item, Table};
+
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct Args {
+    /// The tool: id, id@1.2.0 or id@^1
+    pub tool: String,
+    /// A file or folder (`PATH/`) to read, as a manifest names it; without such options: what the
+    /// last call was refused
+    #[arg(long, value_name = "PATH")]
+    pub read: Vec<String>,
+    /// A file or folder (`PATH/`) to write
+    #[arg(long, value_name = "PATH")]
+    pub write: Vec<String>,
+    /// A host to reach, with or without its port
+    #[arg(long, value_name = "HOST")]
+    pub host: Vec<String>,
+    /// A capability, such as local-sockets
+    #[arg(long, value_name = "NAME")]
+    pub capability: Vec<String>,
+    /// A tool that its code may call
+    #[arg(long, value_name = "TOOL")]
+    pub call: Vec<String>,
+    /// Write without asking; high risks are refused
+    #[arg(long)]
+    pub yes: bool,
+}
+
+/// What is added to the lists of a manifest.
+#[derive(Debug, Default)]
+struct Requests {
+    read: BTreeSet<String>,
+    write: BTreeSet<String>,
+    hosts: BTreeSet<String>,
+    capabilities: BTreeSet<String>,
+    calls: BTreeSet<String>,
+}
+
+/// A tool that requests more.
+struct Asking {
+    tool: Tool,
+    /// `None`: a builtin tool, which has no file.
+    change: Option<Change>,
+}
+
+/// One file, before and after.
+#[derive(PartialEq)]
+struct Change {
+    path: PathBuf,
+    /// `None`: it is new.
+    before: Option<String>,
+    after: String,
+}
+
+/// What would be written, and what it opens.
+#[derive(PartialEq)]
+struct Proposal {
+    changes: Vec<Change>,
+    risks: Vec<String>,
+}
+
+pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
+    let proposal = propose(settings, &args)?;
+    if proposal.changes.is_empty() {
+        words::note(&format!(
+            "{}: nothing to write: its last calls were refused nothing that a manifest and a policy \
+             could request (`toolhost call {0} --explain` records more; --read, --write and --host \
+             name what to add)",
+            printable(&args.tool)
+        ));
+        return Ok(Exit::Ok.into());
+    }
+    proposal.changes.iter().for_each(Change::show);
+    for risk in &proposal.risks {
+        words::note(&format!("high risk: {risk}"));
+    }
+    if args.yes && !proposal.risks.is_empty() {
+        return Err(refused("--yes accepts no risk: answer the question yourself").into());
+    }
+    if !args.yes && !is_agreed()? {
+        return Err(refused("not agreed").into());
+    }
+    let again = propose(settings, &args)?;
+    if again != proposal {
+        return Err(refused("the files changed meanwhile: try again").into());
+    }
+    proposal.write(settings, &args.tool)?;
+    Ok(Exit::Ok.into())
+}
+
+fn refused(why: impl std::fmt::Display) -> Refusal {
+    Refusal::new(Exit::Caller, format!("{why}; nothing was written"))
+}
+
+fn is_agreed() -> anyhow::Result<bool> {
+    words::note("Press y and Enter to write this; anything else leaves the files as they are:");
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line)?;
+    Ok(["y", "yes"].contains(&line.trim().to_ascii_lowercase().as_str()))
+}
+
+fn propose(settings: &Settings, args: &Args) -> anyhow::Result<Proposal> {
+    let known = host::Tools::load(settings)?;
+    let tool = known
+        .snapshot
+        .find(&args.tool)
+        .map_err(|fault| Refusal::from_fault(&fault))?;
+    let before = known.decide(&tool);
+    let requests = Requests::new(settings, args, &tool, &before)?;
+    let asking = requests.asking(&tool)?;
+    let decide = |policies: &Policies| {
+        service::requirements::decide(&asking.tool, &known.snapshot, policies, &known.machine)
+    };
+    let lacking = decide(&known.policies);
+    let calls = unnamed_calls(&known, &asking.tool.manifest, &lacking);
+    let policy = policy_change(settings, &asking.tool, &lacking, calls)?;
+    let mut affected = Vec::new();
+    let after = match &policy {
+        Some(change) => {
+            let policy = policy::parse(&change.after, &change.path, false, &root(settings));
+            let policy = policy.map_err(|problems| refused(&problems[0].message))?;
+            let policies = known.policies.with(policy);
+            let policies = policies.map_err(|problems| refused(&problems[0].problem.message))?;
+            affected = others_affected(&known, &policies, &tool);
+            affected.extend(lost_permissions(&known.policies, &policies, &tool));
+            decide(&policies)
+        }
+        None => lacking,
+    };
+    if let Some(verdict) = after.denied().find(|verdict| verdict.refuses()) {
+        let asked = printable(&verdict.asked);
+        let why = printable(verdict.reason.as_deref().unwrap_or_default());
+        let what = verdict.what.name();
+        let words = format!("{what} {asked} cannot be granted: {why}; nothing was written");
+        return Err(Refusal::new(Exit::Policy, words).into());
+    }
+    let risks: Vec<_> = before.grants.high_risks().collect();
+    let risks = after
+        .grants
+        .high_risks()
+        .filter(|risk| !risks.contains(risk));
+    let mut risks: Vec<_> = risks
+        .map(|(host, why)| format!("`{host}`: {why}"))
+        .collect();
+    risks.extend(requests.gains(&before, &after, &tool, &known));
+    risks.extend(affected);
+    if is_loosened(&before, &after) {
+        let file = text::path(&before.governing.file);
+        risks.push(format!(
+            "conditions or limits of {file} would not bind this tool any more"
+        ));
+    }
+    let changes = policy.into_iter().chain(asking.change);
+    Ok(Proposal {
+        changes: changes.filter(Change::is_one).collect(),
+        risks,
+    })
+}
+
+/// What the tool of this id does outside its own call. Calls of many tools (`ns:*`) are granted only
+/// where that is nothing.
+fn effects(known: &host::Tools, id: &str) -> Option<String> {
+    let tool = known.snapshot.find(id).ok()?;
+    let decision = known.decide(&tool);
+    let touches = policy::audit::touches(&decision);
+    decision.has_effects().then(|| touches.join(", "))
+}
+
+/// The entries that a policy lacks for calls of tools with effects, which only their exact ids open.
+fn unnamed_calls(known: &host::Tools, manifest: &Manifest, decision: &Decision) -> Vec<Entry> {
+    let met = decision.verdicts.iter();
+    let met = met.filter(|it| it.what == RequestKind::Call && it.allowed);
+    let unnamed = met.filter(|it| {
+        let mut grants = decision.grants.calls.iter();
+        effects(known, &it.asked).is_some() && !grants.any(|grant| grant.allows(&it.asked, true))
+    });
+    unnamed
+        .map(|it| policy::suggest::call_entry(manifest, &it.asked))
+        .collect()
+}
+
+/// The other tools for which these policies decide otherwise: they share the policy's file.
+fn others_affected(known: &host::Tools, policies: &Policies, tool: &Tool) -> Vec<String> {
+    let decide = |other: &Tool, policies: &Policies| {
+        let decision =
+            service::requirements::decide(other, &known.snapshot, policies, &known.machine);
+        let verdicts = decision.verdicts.iter().map(granted);
+        verdicts
+            .map(|verdict| format!("{verdict:?}"))
+            .collect::<BTreeSet<_>>()
+    };
+    let others = known.snapshot.list(&Filter::default());
+    let others = others.into_iter().filter(|other| {
+        other.manifest.id != tool.manifest.id
+            && decide(other, policies) != decide(other, &known.policies)
+    });
+    others
+        .map(|other| format!("{} is governed by the same policy", other.reference()))
+        .collect()
+}
+
+/// The permissions that the policy of a tool requires, and not the one that would govern it now.
+fn lost_permissions(before: &Policies, after: &Policies, tool: &Tool) -> Option<String> {
+    let [before, after] = [before, after].map(|policies| {
+        let governing = policies.governing(&tool.manifest.id, &tool.site.manifest);
+        &governing.0.require_permissions
+    });
+    let lost: Vec<_> = before.difference(after).cloned().collect();
+    (!lost.is_empty()).then(|| format!("`{}` would not be required any more", lost.join("`, `")))
+}
+
+/// Whether a call would need no person's yes any more, have larger limits, or have packages that
+/// were denied.
+fn is_loosened(before: &Decision, after: &Decision) -> bool {
+    let limits = before.limits.iter().zip(&after.limits);
+    let packages = before.grants.packages.iter().zip(&after.grants.packages);
+    packages.into_iter().any(|(old, new)| !old.covers(new))
+        || !after
+            .conditions
+            .confirm
+            .starts_with(&before.conditions.confirm)
+        || before.conditions.require_cgroup && !after.conditions.require_cgroup
+        || limits
+            .into_iter()
+            .any(|(old, new)| new.ceiling > old.ceiling)
+}
+
+/// What a verdict says. A variable that is not set yet may be granted, too.
+fn granted(verdict: &Verdict) -> (&str, &str, Option<&str>, bool) {
+    let effective = verdict.effective.as_deref();
+    (
+        verdict.what.name(),
+        &verdict.asked,
+        effective,
+        verdict.allowed,
+    )
+}
+
+/// Whether a text has this name, and not only as a part of a longer one.
+fn names(text: &str, name: &str) -> bool {
+    let is_part = |c: char| c.is_alphanumeric() || "-_.".contains(c);
+    !name.is_empty()
+        && text.match_indices(name).any(|(at, _)| {
+            let after = text[at + name.len()..].chars().next();
+            let before = text[..at].chars().next_back();
+            !before.into_iter().chain(after).any(is_part)
+        })
+}
+
+fn with_manifest(tool: &Tool, manifest: Manifest) -> Tool {
+    Tool {
+        manifest: Arc::new(manifest),
+        ..tool.clone()
+    }
+}
+
+fn root(settings: &Settings) -> PathBuf {
+    let root = settings.root.canonicalize();
+    root.unwrap_or_else(|_| settings.root.clone())
+}
+
+impl Requests {
+    /// Those of the command line; without any, those of the newest call that was refused something.
+    fn new(
+        settings: &Settings,
+        args: &Args,
+        tool: &Tool,
+        decision: &Decision,
+    ) -> anyhow::Result<Requests> {
+        let set = |words: &[String]| words.iter().cloned().collect();
+        let named = Requests {
+            read: set(&args.read),
+            write: set(&args.write),
+            hosts: set(&args.host),
+            capabilities: set(&args.capability),
+            calls: set(&args.call),
+        };
+        if named.lists().iter().any(|(_, words)| !words.is_empty()) {
+            return Ok(named);
+        }
+        let last = host::audit_log(settings)?.last_denials(tool, decision);
+        let last = last.map_err(refused)?;
+        let script = tool.site.script.as_ref().map(std::fs::read).transpose()?;
+        let script = String::from_utf8_lossy(&script.unwrap_or_default()).into_owned();
+        let mut found = Requests::default();
+        let newest = last.denials.first().map(|denial| denial.call.clone());
+        for denial in last.denials {
+            if Some(&denial.call) == newest.as_ref() {
+                found.add(&denial.operation, &denial.target, tool, &script);
+            }
+        }
+        Ok(found)
+    }
+
+    /// What a call would get more than before, other than the hosts that are asked for, sockets, files
+    /// of the tool's own folder, and calls of tools without effects: a person says yes to each.
+    fn gains(
+        &self,
+        before: &Decision,
+        after: &Decision,
+        tool: &Tool,
+        known: &host::Tools,
+    ) -> Vec<String> {
+        let calls = after.grants.calls.iter();
+        let calls = calls.filter(|grant| !before.grants.calls.iter().any(|it| it.covers(grant)));
+        let effects = calls.filter_map(|grant| {
+            let id = grant.tool.text();
+            Some(format!(
+                "call {id}: {}",
+                effects(known, &id).filter(|_| grant.by_name)?
+            ))
+        });
+        let seen: BTreeSet<_> = before.verdicts.iter().map(granted).collect();
+        let gained = after.verdicts.iter().filter(|verdict| {
+            let is_expected = match verdict.what {
+                RequestKind::Read | RequestKind::Write => {
+                    let area = verdict.area.as_ref();
+                    area.is_none_or(|area| area.folder().starts_with(&tool.site.folder))
+                }
+                RequestKind::Host => self.hosts.contains(&verdict.asked),
+                RequestKind::Capability => verdict.asked == "local-sockets",
+                RequestKind::Call => true,
+                _ => false,
+            };
+            !is_expected && !seen.contains(&granted(verdict))
+        });
+        gained
+            .map(|verdict| format!("{} {}", verdict.what.name(), verdict.asked))
+            .chain(effects)
+            .map(|risk| printable(&risk))
+            .collect()
+    }
+
+    /// Adds what a denial asks for, where the script names it: who calls a tool may not choose what
+    /// its person is asked to grant.
+    fn add(&mut self, operation: &str, target: &str, tool: &Tool, script: &str) {
+        let path = tool.site.folder.join(target);
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let own = path.strip_prefix(&tool.site.folder).ok();
+        let mut pattern = own.unwrap_or(&path).to_string_lossy().into_owned();
+        if (target.ends_with('/') || path.is_dir()) && !pattern.ends_with('/') {
+            pattern.push('/');
+        }
+        match operation {
+            "connect" | "resolve" | "request" => {
+                let host = parse_pattern(target)
+                    .ok()
+                    .map(|host| HostPattern { port: None, ..host });
+                if host.is_some_and(|host| names(script, &host.to_string())) {
+                    self.hosts.insert(target.to_owned());
+                }
+            }
+            "read" | "run" if names(script, &name) => _ = self.read.insert(pattern),
+            "write" if names(script, &name) => _ = self.write.insert(pattern),
+            _ => {}
+        }
+    }
+
+    /// Each list, and where it stands.
+    fn lists(&self) -> [(&'static [&'static str], &BTreeSet<String>); 5] {
+        [
+            (&["securityContext", "fileAccess", "allowRead"], &self.read),
+            (
+                &["securityContext", "fileAccess", "allowWrite"],
+                &self.write,
+            ),
+            (
+                &["securityContext", "networkAccess", "allowHosts"],
+                &self.hosts,
+            ),
+            (
+                &["securityContext", "requiredCapabilities"],
+                &self.capabilities,
+            ),
+            (&["calls"], &self.calls),
+        ]
+    }
+
+    /// The tool with these requests.
+    fn asking(&self, tool: &Tool) -> anyhow::Result<Asking> {
+        let file = &tool.site.manifest;
+        if !file.as_os_str().is_empty() {
+            let before = std::fs::read_to_string(file)?;
+            let after = self.added_to(&before, tool)?;
+            let read = crate::manifest::read(after.as_bytes());
+            let (manifest, _) = read.map_err(|problems| refused(&problems[0].message))?;
+            let change = Change {
+                path: file.clone(),
+                before: Some(before),
+                after,
+            };
+            return Ok(Asking {
+                tool: with_manifest(tool, manifest),
+                change: Some(change),
+            });
+        }
+        let mut others = self.lists().into_iter().take(4);
+        if tool.manifest.id != policy::RUN_CODE || others.any(|(_, words)| !words.is_empty()) {
+            return Err(refused("this tool has no manifest of its own to add to").into());
+        }
+        let mut manifest = (*tool.manifest).clone();
+        for id in &self.calls {
+            let called = Selector::try_from(id.clone());
+            manifest.calls.push(called.map_err(refused)?);
+        }
+        Ok(Asking {
+            tool: with_manifest(tool, manifest),
+            change: None,
+        })
+    }
+
+    /// The text of the manifest with these requests in it.
+    fn added_to(&self, text: &str, tool: &Tool) -> Result<String, Refusal> {
+        let root = CstRootNode::parse(text, &ParseOptions::default()).map_err(refused)?;
+        let unfit = || refused("its manifest is not made of objects and lists");
+        for (path, words) in self
+            .lists()
+            .into_iter()
+            .filter(|(_, words)| !words.is_empty())
+        {
+            let mut object = root.object_value().ok_or_else(unfit)?;
+            let (list, folders) = path.split_last().ok_or_else(unfit)?;
+            for name in folders {
+                object = object.object_value_or_create(name).ok_or_else(unfit)?;
+            }
+            let list = object.array_value_or_create(list).ok_or_else(unfit)?;
+            // Without a list of its own a tool reads its folder: a new list must say so.
+            let own = path.ends_with(&["allowRead"]) && tool.manifest.requested.read.is_none();
+            let own = own.then(|| "./**".to_owned());
+            let known: Vec<Value> = (list.elements().iter())
+                .filter_map(|element| Some(json!(element.as_string_lit()?.decoded_value().ok()?)))
+                .collect();
+            for word in own
+                .iter()
+                .chain(words)
+                .filter(|word| !known.contains(&json!(word)))
+            {
+                list.append(CstInputValue::String(word.clone()));
+            }
+        }
+        Ok(root.to_string())
+    }
+}
+
+/// The policy that grants what this one lacks: more entries in the one that names the tool by its
+/// exact id, else a new one. `None`: nothing is lacking.
+fn policy_change(
+    settings: &Settings,
+    tool: &Tool,
+    decision: &Decision,
+    calls: Vec<Entry>,
+) -> anyhow::Result<Option<Change>> {
+    let governing = &decision.governing;
+    if !governing.exact {
+        if decision.denied().next().is_none() && !governing.unnamed && calls.is_empty() {
+            return Ok(None);
+        }
+        let folder = settings.policy_path();
+        if folder.is_file() {
+            let words =
+                "this host has one file of policies: write a policy for this tool into its own";
+            return Err(refused(words).into());
+        }
+        let places = policy::suggest::Places {
+            root: &root(settings),
+            policies: &folder,
+        };
+        let after = policy::suggest::policy(&tool.manifest, &tool.site, decision, &places);
+        let named = policy::parse(&after, Path::new(""), false, &root(settings));
+        let named = named.map_err(|_| refused(&after))?;
+        let path = std::path::absolute(folder)?.join(format!("{}{}", named.name, policy::SUFFIX));
+        return Ok(Some(Change {
+            path,
+            before: None,
+            after,
+        }));
+    }
+    let before = std::fs::read_to_string(&governing.file)?;
+    let mut document: DocumentMut = before.parse().map_err(refused)?;
+    let missing = policy::suggest::missing(&tool.manifest, &tool.site, decision);
+    for entry in missing.into_iter().chain(calls) {
+        let table = document
+            .entry(entry.table)
+            .or_insert(Item::Table(Table::new()));
+        let table = table.as_table_like_mut();
+        let table = table.ok_or_else(|| refused(format!("[{}] must be a table", entry.table)))?;
+        let is_new = !table.contains_key(entry.list);
+        let list = table
+            .entry(entry.list)
+            .or_insert(Item::Value(Array::new().into()));
+        let list = list.as_array_mut();
+        let list = list.ok_or_else(|| refused(format!("{} must be a list", entry.list)))?;
+        if is_new && entry.list == "read" {
+            append(list, "{ path = \"./**\", why = \"its own folder\" }")?;
+        }
+        append(list, &entry.text)?;
+    }
+    Ok(Some(Change {
+        path: governing.file.clone(),
+        before: Some(before),
+        after: document.to_string(),
+    }))
+}
+
+/// Adds an entry as the others stand: each on its line, or all on one.
+fn append(list: &mut Array, entry: &str) -> Result<(), Refusal> {
+    let mut value: toml_edit::Value = entry.parse().map_err(refused)?;
+    let first = list
+        .get(0)
+        .and_then(|first| first.decor().prefix()?.as_str());
+    let prefix = match first.filter(|prefix| prefix.contains('\n')) {
+        Some(_) => "\n  ",
+        None if list.is_empty() => "",
+        None => " ",
+    };
+    *value.decor_mut() = toml_edit::Decor::new(prefix, "");
+    list.push_formatted(value);
+    Ok(())
+}
+
+impl Change {
+    fn is_one(&self) -> bool {
+        self.before.as_ref() != Some(&self.after)
+    }
+
+    /// Prints the lines that differ, with a few that tell where.
+    fn show(&self) {
+        let before = self.before.as_deref().unwrap_or_default();
+        let (old, new): (Vec<_>, Vec<_>) = (before.lines().collect(), self.after.lines().collect());
+        let alike = old
+            .iter()
+            .zip(&new)
+            .take_while(|(old, new)| old == new)
+            .count();
+        let rest = old.iter().rev().zip(new.iter().rev());
+        let least = old.len().min(new.len()) - alike;
+        let below = rest.take(least).take_while(|(old, new)| old == new).count();
+        let mut lines = vec![format!("{}:{}", text::path(&self.path), alike + 1)];
+        let removed = old[alike..old.len() - below].iter();
+        lines.extend(removed.map(|line| format!("- {}", printable(line))));
+        let added = new[alike..new.len() - below].iter();
+        lines.extend(added.map(|line| format!("+ {}", printable(line))));
+        words::note(&lines.join("\n"));
+    }
+
+    fn make(&self) -> std::io::Result<()> {
+        let folder = self.path.parent().unwrap_or(Path::new("."));
+        // Nobody else may write policies, whatever the umask.
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o755)
+            .create(folder)?;
+        words::write_file(&self.path, &self.after, self.before.is_some())
+    }
+
+    fn undo(&self) -> std::io::Result<()> {
+        match &self.before {
+            Some(before) => words::write_file(&self.path, before, true),
+            None => std::fs::remove_file(&self.path),
+        }
+    }
+}
+
+impl Proposal {
+    /// Records the changes, and makes all or none.
+    fn write(&self, settings: &Settings, tool: &str) -> anyhow::Result<()> {
+        let log = host::audit_log(settings)?;
+        let record = |outcome: &str| -> Result<(), Refusal> {
+            log.open()?.write(&self.record(tool, outcome));
+            Ok(())
+        };
+        record("written")?;
+        for (index, change) in self.changes.iter().enumerate() {
+            if let Err(why) = change.make() {
+                for made in &self.changes[..index] {
+                    made.undo()?;
+                }
+                record("failed")?;
+                return Err(refused(format!("{}: {why}", text::path(&change.path))).into());
+            }
+            words::note(&format!("{}: written", text::path(&change.path)));
+        }
+        Ok(())
+    }
+
+    fn record(&self, tool: &str, outcome: &str) -> Value {
+        let files = self.changes.iter().map(|change| {
+            let digest = |text: &String| crate::base::sha256_hex(text.as_bytes());
+            json!({"path": change.path, "before": change.before.as_ref().map(digest),
+                   "after": digest(&change.after)})
+        });
+        json!({
+            "time": jiff::Timestamp::now(),
+            "allowed": tool,
+            "uid": getuid().as_raw(),
+            "user": host::login(),
+            "outcome": outcome,
+            "files": files.collect::<Vec<_>>(),
+            "risks": self.risks,
+        })
+    }
+}

@@ -1,0 +1,237 @@
+//! One session: an interpreter behind all layers that runs the source text of one call after the
+//! other, and is stopped between them. What it sends is parsed as hostile.
+
+use super::call::Ready;
+use super::cells::{Order, Printed, Shown};
+use super::waiting::ReadyKey;
+use crate::base::files::Stamp;
+use crate::base::lock;
+use crate::egress::Traffic;
+use crate::executor::{Clock, LeftFile, frame};
+use crate::packages::store::EnvironmentLease;
+use crate::policy::{InputFile, Limits};
+use crate::quantity::{Limit, OVERDUE};
+use crate::sandbox::protocol::{Exited, Killed};
+use crate::sandbox::{self, CallInput, LauncherError, Pipes, no_pipe};
+use std::collections::BTreeMap;
+use std::future::pending;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncWriteExt, BufReader};
+use tokio::net::unix::pipe::{Receiver, Sender};
+use tokio::sync::{Notify, mpsc};
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+/// How long a cell may take to end once it is interrupted.
+pub const INTERRUPTED: Duration = Duration::from_secs(2);
+/// Most orders that it has not read.
+const MAX_ORDERS: usize = 8;
+/// Longest wait for what only a busy machine delays.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// An interpreter with its state. Dropping this ends it and everything that it started.
+#[derive(Debug)]
+pub struct Session {
+    pub key: ReadyKey,
+    pub ready: Ready,
+    orders: Sender,
+    results: BufReader<Receiver>,
+    stdout: Receiver,
+    stderr: Receiver,
+    /// The files that were in its folder of results after its last cell.
+    left: BTreeMap<String, Stamp>,
+    pub cells: u64,
+    /// When its last cell ended.
+    pub since: Instant,
+    /// Keeps its packages in the store.
+    _environment: Option<EnvironmentLease>,
+}
+
+/// One call of a session.
+pub struct Cell<'a> {
+    pub source: &'a str,
+    pub files: &'a [InputFile],
+    pub secrets: &'a BTreeMap<String, String>,
+    pub limits: &'a Limits,
+    pub clock: Clock,
+    pub limit_ms: u64,
+    pub traffic: &'a Mutex<Traffic>,
+    pub signals: &'a Signals,
+}
+
+/// What operators and callers ask of a cell that runs.
+#[derive(Debug, Default)]
+pub struct Signals {
+    pub end: CancellationToken,
+    pub interrupt: Notify,
+}
+
+/// How a cell ended.
+#[derive(Debug)]
+pub enum CellEnd {
+    /// The session goes on. Beside it: the folder of its results.
+    Shown(Shown, Option<OwnedFd>),
+    /// The rest end the session.
+    Exited(Exited),
+    Over(Limit),
+    TimedOut,
+    Ended,
+    Invalid(io::Error),
+}
+
+impl Session {
+    /// Starts the interpreter in a launcher that was made for it.
+    pub fn start(
+        ready: Ready,
+        key: ReadyKey,
+        environment: Option<EnvironmentLease>,
+    ) -> Result<Session, LauncherError> {
+        let (their_orders, orders) = sandbox::pipe().map_err(|e| no_pipe(&e))?;
+        let (results, their_results) = sandbox::pipe().map_err(|e| no_pipe(&e))?;
+        let brings = CallInput {
+            environment: Some(&key.env),
+            inherited: &[their_orders, their_results],
+            ..CallInput::default()
+        };
+        // Nobody writes to its stdin, which ends at once.
+        let Pipes { output, log, .. } = ready.launcher.start(None::<u64>, &brings)?;
+        Ok(Session {
+            key,
+            ready,
+            orders: Sender::from_owned_fd(orders).map_err(|e| no_pipe(&e))?,
+            results: BufReader::new(Receiver::from_owned_fd(results).map_err(|e| no_pipe(&e))?),
+            stdout: output,
+            stderr: log,
+            left: BTreeMap::new(),
+            cells: 0,
+            since: Instant::now(),
+            _environment: environment,
+        })
+    }
+
+    /// Runs one cell. A session whose cell did not end as `Shown` must be dropped.
+    pub async fn run(&mut self, cell: &Cell<'_>) -> Result<(CellEnd, [Printed; 2]), LauncherError> {
+        self.ready.begin(cell.secrets)?;
+        if self.cells > 0 {
+            self.ready.launcher.resume()?;
+        }
+        self.cells += 1;
+        let most = cell.clock.left() + INTERRUPTED + OVERDUE;
+        let begun = self
+            .ready
+            .launcher
+            .begin(crate::base::millis(most), cell.files);
+        timeout(PATIENCE, begun)
+            .await
+            .map_err(|_| LauncherError::Gone)??;
+        let output_bytes = cell.limits.get(Limit::OutputBytes);
+        let mut printed = [Printed::new(output_bytes), Printed::new(output_bytes)];
+        let mut end = self.attend(cell, &mut printed).await;
+        self.ready.end(cell.traffic).await;
+        if let Some(limit) = lock(cell.traffic).over {
+            end = CellEnd::Over(limit);
+        }
+        if let CellEnd::Shown(_, folder) = &mut end {
+            let paused = timeout(PATIENCE, self.ready.launcher.pause_session()).await;
+            *folder = paused.map_err(|_| LauncherError::Gone)??.pop();
+            self.since = Instant::now();
+        }
+        printed[0].drain(&self.stdout);
+        printed[1].drain(&self.stderr);
+        Ok((end, printed))
+    }
+
+    /// Serves a cell until it ends.
+    async fn attend(&mut self, cell: &Cell<'_>, printed: &mut [Printed; 2]) -> CellEnd {
+        let Session {
+            ready,
+            orders,
+            results,
+            stdout,
+            stderr,
+            cells,
+            ..
+        } = self;
+        let most_bytes = cell.limits.get(Limit::OutputBytes);
+        let (to, mut frames) = mpsc::channel(MAX_ORDERS);
+        let order = Order::Cell {
+            id: *cells,
+            most_bytes,
+        };
+        let _ = to.try_send((order, cell.source));
+        let sending = async {
+            while let Some((order, payload)) = frames.recv().await {
+                let frame = frame::encode(&order, payload.as_bytes()).unwrap_or_default();
+                // One that reads no more orders ends at its time limit.
+                let _ = orders.write_all(&frame).await;
+            }
+            pending().await
+        };
+        let shown = Shown::read(results, *cells, most_bytes);
+        let attending = ready.attend(cell.traffic, cell.limits.get(Limit::CpuMs));
+        let clock = sleep(cell.clock.left());
+        tokio::pin!(sending, shown, attending, clock);
+        let [out, err] = printed;
+        let mut is_late = false;
+        loop {
+            tokio::select! {
+                biased;
+                shown = &mut shown => return match shown {
+                    Ok(Some(shown)) if is_late => CellEnd::Shown(shown.late(cell.limit_ms), None),
+                    Ok(Some(shown)) => CellEnd::Shown(shown, None),
+                    Err(e) if e.kind() == io::ErrorKind::InvalidData => CellEnd::Invalid(e),
+                    Ok(None) | Err(_) => exited(ready).await,
+                },
+                ended = ready.launcher.wait() => return match ended {
+                    Ok((exited, _)) => CellEnd::Exited(exited),
+                    Err(_) => CellEnd::Ended,
+                },
+                // The traffic says which limit that was.
+                () = &mut attending => return CellEnd::Ended,
+                () = cell.signals.end.cancelled() => return CellEnd::Ended,
+                () = cell.signals.interrupt.notified() => drop(to.try_send((Order::Interrupt, ""))),
+                () = &mut clock => {
+                    if is_late {
+                        return CellEnd::TimedOut;
+                    }
+                    is_late = true;
+                    let _ = to.try_send((Order::Interrupt, ""));
+                    clock.set(sleep(INTERRUPTED));
+                }
+                () = out.read(stdout) => {}
+                () = err.read(stderr) => {}
+                () = &mut sending => {}
+            }
+        }
+    }
+
+    /// Of the files in its folder of results, those that are new or changed since its last cell.
+    pub fn new_files(&mut self, files: Vec<LeftFile>) -> Vec<LeftFile> {
+        let before = std::mem::take(&mut self.left);
+        let files = files.into_iter().filter(|file| {
+            let Ok(stamp) = Stamp::from_file(&file.file) else {
+                return true;
+            };
+            let is_new = before.get(&file.name) != Some(&stamp);
+            self.left.insert(file.name.clone(), stamp);
+            is_new
+        });
+        files.collect()
+    }
+}
+
+/// How a session ended that closed its pipe.
+async fn exited(ready: &Ready) -> CellEnd {
+    match timeout(PATIENCE, ready.launcher.wait()).await {
+        Ok(Ok((exited, _))) => CellEnd::Exited(exited),
+        // It goes on without the pipe, and is of no use.
+        Err(_) => CellEnd::Exited(Exited {
+            killed: Some(Killed::Requested),
+            ..Exited::default()
+        }),
+        Ok(Err(_)) => CellEnd::Ended,
+    }
+}

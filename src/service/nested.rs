@@ -1,0 +1,98 @@
+//! Calls that the code of a running call makes. Each is a whole call, for the same caller, and ends
+//! with its parent.
+
+use super::arguments::Arguments;
+use super::output;
+use super::parent::Parent;
+use super::report::{CallResult, Report};
+use super::request::CallRequest;
+use crate::base::millis;
+use crate::executor::{CallDeadline, NestedAnswer, NestedCall};
+use crate::fault::{Fault, Kind};
+use crate::quantity::{Limit, MIN_TIMEOUT_MS};
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
+use std::sync::Arc;
+
+/// The service, for calls from code.
+pub(super) trait ServesCode: Send + Sync {
+    fn call_from_code(self: Arc<Self>, request: CallRequest) -> BoxFuture<'static, Report>;
+}
+
+/// The nested calls of one call that runs. Dropping them cancels, kills, reaps and records.
+pub(super) struct NestedCalls {
+    pub service: Arc<dyn ServesCode>,
+    /// What all of them have: the caller, the label, the trace, the parent.
+    pub request: CallRequest,
+    pub parent: Parent,
+    pub deadline: CallDeadline,
+    /// How many there may be, and how many there were.
+    pub most: u64,
+    pub made: u64,
+    pub running: FuturesUnordered<BoxFuture<'static, ()>>,
+    /// Has their parent stand still while a person is asked about one of them.
+    pub lending: BoxFuture<'static, ()>,
+}
+
+impl NestedCalls {
+    /// Begins a call, or refuses it. What is refused leaves a record like any call, but for those
+    /// after the first that passes the limit of their number.
+    pub fn start(&mut self, call: NestedCall) {
+        self.made += 1;
+        let left = self.deadline.limit.saturating_sub(self.deadline.elapsed());
+        let refused = self.refusal(&call.tool, millis(left)).err();
+        if let Some(fault) = refused.clone().filter(|_| self.made > self.most + 1) {
+            let answer = NestedAnswer {
+                result: Err(fault),
+                charged: None,
+            };
+            return drop(call.reply.send(answer));
+        }
+        let request = CallRequest {
+            tool: call.tool,
+            arguments: Arguments::Text(call.arguments),
+            timeout_ms: Some(millis(left)),
+            parent: Some(self.parent.clone()),
+            refused,
+            ..self.request.clone()
+        };
+        let service = self.service.clone();
+        let run = async move {
+            let mut report = service.call_from_code(request).await;
+            let slot = report.delivery.slot.take();
+            let result = match report.outcome {
+                CallResult::Output(answer) => Ok(answer),
+                other => Err(other.into_fault().unwrap_or_else(output::cancelled)),
+            };
+            // The code may be gone by now.
+            drop(call.reply.send(NestedAnswer {
+                result,
+                charged: slot.map(|slot| Box::new(slot) as _),
+            }));
+        };
+        self.running.push(run.boxed());
+    }
+
+    fn refusal(&self, tool: &str, left_ms: u64) -> Result<(), Fault> {
+        if self.made > self.most {
+            return Err(output::over_limit(Limit::NestedCalls, self.most));
+        }
+        if left_ms < MIN_TIMEOUT_MS {
+            let message = "The time of the call whose code made this call is over.";
+            return Err(Fault::new(Kind::TimeoutError, message));
+        }
+        self.parent.accepts(tool)
+    }
+}
+
+/// Goes on with the nested calls, until one of them has ended. Without any it never ends.
+pub(super) async fn progress(nested: &mut Option<NestedCalls>) {
+    let Some(nested) = nested else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        Some(()) = nested.running.next() => {}
+        () = &mut nested.lending => {}
+    }
+}

@@ -1,0 +1,158 @@
+//! Sessions: code of a caller that goes on between its calls. Who may have one, who sees and ends
+//! it, and that it ends with what decided about it.
+
+use super::callers::Rights;
+use super::catalog::Catalog;
+use super::ready::{decision_of_source, digest};
+use super::request::Caller;
+use crate::executor::process::{self, OpenSession};
+use crate::executor::{CallDeadline, SessionId};
+use crate::fault::{Fault, Kind};
+use crate::manifest::Language;
+use crate::policy::{self, SESSIONS_LINE};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often the sessions that wait are looked at.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Refuses code that can have no session.
+pub(super) fn check(
+    tools: &[String],
+    input: &Value,
+    language: Language,
+    decision: &policy::Decision,
+) -> Result<(), Fault> {
+    let refused = |kind, message: &str| Err(Fault::new(kind, message));
+    match &decision.conditions.sessions {
+        None => {
+            let message = "Code cannot go on in a session here: leave `session` out.";
+            let person = format!("{SESSIONS_LINE} in the policy of this tool allows sessions");
+            Err(Fault::new(Kind::SecurityError, message).person(person))
+        }
+        Some(Err(why)) => {
+            let message = "Code of this tool cannot go on in a session: leave `session` out.";
+            Err(Fault::new(Kind::SecurityError, message).person(why))
+        }
+        Some(Ok(_)) if language != Language::Python => {
+            refused(Kind::ParameterValidationError, "Sessions run Python code.")
+        }
+        Some(Ok(_)) if !tools.is_empty() => refused(
+            Kind::ParameterValidationError,
+            "Code of a session cannot call tools: leave `tools` or `session` out.",
+        ),
+        Some(Ok(_)) if input.as_object().is_some_and(|it| !it.is_empty()) => refused(
+            Kind::ParameterValidationError,
+            "A session reads no `inputData`: write the values into the code, or send a file.",
+        ),
+        Some(Ok(_)) => Ok(()),
+    }
+}
+
+/// Refuses a session to code that calls tools: it could wait for its own turn.
+pub(super) fn check_nested(session: Option<&str>) -> Result<(), Fault> {
+    let message = "Code that is called by code cannot go on in a session.";
+    session.map_or(Ok(()), |_| {
+        Err(Fault::new(Kind::ParameterValidationError, message))
+    })
+}
+
+/// The sessions of this host.
+pub struct Sessions {
+    pub(super) catalog: Arc<Catalog>,
+}
+
+impl Sessions {
+    fn all(&self) -> Option<&process::Sessions> {
+        Some(self.catalog.ready_processes()?.sessions())
+    }
+
+    /// From now on this host keeps sessions.
+    pub fn open(&self) {
+        self.all().into_iter().for_each(process::Sessions::open);
+    }
+
+    /// Ends all that wait, and keeps none any more.
+    pub fn close(&self) {
+        self.all().into_iter().for_each(process::Sessions::close);
+    }
+
+    /// Those of a caller (`who`) and those that it has as others, or everybody's for an operator.
+    pub fn of(&self, caller: &Caller) -> Vec<OpenSession> {
+        let all = self.all().map(process::Sessions::list).unwrap_or_default();
+        let sees = |it: &OpenSession| caller.sees(&it.caller, &it.principal);
+        all.into_iter().filter(sees).collect()
+    }
+
+    /// Ends a session, and the call that it serves. False: it does not exist for this caller.
+    pub fn end(&self, caller: &Caller, id: &str) -> bool {
+        self.with(caller, id).map(|all| all.end(id)).is_some()
+    }
+
+    /// Interrupts what a session runs. False: it does not exist for this caller.
+    pub fn interrupt(&self, caller: &Caller, id: &str) -> bool {
+        self.with(caller, id).map(|all| all.interrupt(id)).is_some()
+    }
+
+    /// All sessions, if the caller sees this one.
+    fn with(&self, caller: &Caller, id: &str) -> Option<&process::Sessions> {
+        self.of(caller).iter().find(|it| it.id == id)?;
+        self.all()
+    }
+
+    /// Ends what waited too long, or what was decided otherwise, as long as it is polled.
+    pub async fn run(&self) {
+        let Some(processes) = self.catalog.ready_processes() else {
+            return;
+        };
+        let mut changes = self.catalog.changes();
+        let mut sweeps = tokio::time::interval(SWEEP_INTERVAL);
+        let mut are_compared = true;
+        loop {
+            tokio::select! {
+                changed = changes.changed() => match changed {
+                    Ok(()) => are_compared = false,
+                    Err(_) => return,
+                },
+                _ = sweeps.tick() => {
+                    // One that serves a call is looked at later.
+                    are_compared = are_compared || self.end_changed().await;
+                    let all = processes.clone();
+                    let _ = tokio::task::spawn_blocking(move || all.sessions().sweep()).await;
+                }
+            }
+        }
+    }
+
+    /// Ends those whose caller may no longer call the tool, and those that were started under
+    /// another decision. False: some served a call.
+    async fn end_changed(&self) -> bool {
+        let (Some(all), Ok(decisions)) = (self.all(), self.catalog.decisions()) else {
+            return false;
+        };
+        let mut digests = BTreeMap::new();
+        for session in all.list() {
+            let Ok(tool) = decisions.snapshot.find(&session.tool) else {
+                continue;
+            };
+            let deadline = CallDeadline::usual("", None);
+            if let Some(decided) = decision_of_source(&decisions, &tool, &deadline).await {
+                digests.insert(session.tool, digest(&tool, &decided.decision, None));
+            }
+        }
+        let callers = decisions.rules.policies.callers();
+        all.keep(|id: &SessionId, digest| {
+            let caller = Caller {
+                user: id.principal.clone(),
+                operator: false,
+            };
+            let rights = Rights::new(callers, &caller, Some(&id.caller));
+            let tool = id.tool.split('@').next().unwrap_or_default();
+            rights.caller.user == id.caller
+                && rights.may_call(tool)
+                && digests.get(&id.tool).is_some_and(|now| now == digest)
+        })
+    }
+}

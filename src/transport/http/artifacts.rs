@@ -1,0 +1,83 @@
+//! Artifacts: only to their owner, and always to be saved, never to be shown as a page.
+
+use super::gate;
+use super::reply::{Refusal, Response, malformed};
+use super::request::KnownRequest;
+use crate::base::semaphore::Permit;
+use crate::base::store::Content;
+use crate::service::artifacts::OpenArtifact;
+use axum::body::{Body, Bytes};
+use axum::extract::Path;
+use futures_util::stream;
+use http::{HeaderValue, StatusCode, Uri, header};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use std::borrow::Cow;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+/// How much is read and sent at a time, bytes.
+const PIECE_BYTES: usize = 256 * 1024;
+
+/// `GET /v1/artifacts/{id}`. `as`: the caller that the artifact belongs to.
+pub async fn one(
+    known: KnownRequest,
+    Path(id): Path<String>,
+    uri: Uri,
+) -> Result<Response, Refusal> {
+    let service = known.server.service.clone();
+    let caller = known.caller.clone();
+    let label = gate::parameter(&uri, "as").map(Cow::into_owned);
+    let reserved = service.limiter.try_answer(&caller.user, PIECE_BYTES)?;
+    let _reader = service.limiter.readers.enter(&caller.user).await;
+    // The whole content is compared with its digest.
+    let open = move || service.artifact(&caller, label.as_deref(), &id);
+    let open = tokio::task::spawn_blocking(open).await.ok().flatten();
+    let OpenArtifact { file, content } = open.ok_or_else(|| {
+        Refusal::new(
+            StatusCode::NOT_FOUND,
+            malformed("You have no such artifact."),
+        )
+    })?;
+    let name = utf8_percent_encode(&file.name, NON_ALPHANUMERIC);
+    let length = content.bytes;
+    let mut response = Response::new(Body::from_stream(pieces(content, reserved)));
+    for (header, value) in [
+        (header::CONTENT_TYPE, file.media_type),
+        (header::CONTENT_LENGTH, length.to_string()),
+        (
+            header::CONTENT_DISPOSITION,
+            format!("attachment; filename*=UTF-8''{name}"),
+        ),
+        (
+            header::CONTENT_SECURITY_POLICY,
+            "sandbox; default-src 'none'".to_owned(),
+        ),
+    ] {
+        if let Ok(value) = HeaderValue::from_str(&value) {
+            response.headers_mut().insert(header, value);
+        }
+    }
+    Ok(response)
+}
+
+/// What an artifact holds, piece by piece. `reserved`: the memory of one, until the last is sent.
+fn pieces(
+    content: Content,
+    reserved: Permit,
+) -> impl futures_util::Stream<Item = io::Result<Bytes>> {
+    stream::try_unfold((content, reserved, 0), async |(content, reserved, sent)| {
+        if sent >= content.bytes {
+            return Ok(None);
+        }
+        let (file, at) = (content.file.clone(), content.offset + sent);
+        let length =
+            usize::try_from(content.bytes - sent).map_or(PIECE_BYTES, |left| left.min(PIECE_BYTES));
+        let read = tokio::task::spawn_blocking(move || {
+            let mut piece = vec![0; length];
+            file.read_exact_at(&mut piece, at).map(|()| piece)
+        });
+        let piece = read.await.map_err(io::Error::other)??;
+        let sent = sent + piece.len() as u64;
+        Ok(Some((piece.into(), (content, reserved, sent))))
+    })
+}

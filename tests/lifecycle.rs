@@ -55,8 +55,8 @@ pub fn playground(who: Who) -> Playground {
     for (name, script, _) in TOOLS {
         let mut more = json!({"execution": {"timeoutMs": 15_000}});
         match *name {
-            "sleeper" => more = json!({"execution": {"timeoutMs": 300}}),
-            "bomb" => more = json!({"execution": {"timeoutMs": 500}, "limits": {"processes": 30}}),
+            "sleeper" => more = json!({"execution": {"timeoutMs": 1500}}),
+            "bomb" => more = json!({"execution": {"timeoutMs": 2000}, "limits": {"processes": 30}}),
             "memory" => more["limits"] = json!({"memoryBytes": 67_108_864}),
             "forker" => more["limits"] = json!({"processes": 30}),
             _ => {}

@@ -200,7 +200,7 @@ fn a_session_that_ends_says_why_and_starts_empty() {
     assert_eq!(answer["error"]["type"], "ResourceLimitError", "{answer}");
     starts_empty(&web, "a", "memoryBytes");
     let ignores = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass";
-    let input = json!({"language": "python", "code": ignores, "session": "a", "timeoutMs": 500});
+    let input = json!({"language": "python", "code": ignores, "session": "a", "timeoutMs": 2000});
     let late = web
         .call("core:run-code", &json!({ "arguments": input }), &[])
         .json();

@@ -73,22 +73,22 @@ pub const LIMITS: &[Case] = &[
     },
     Case {
         name: "a busy loop at the time limit",
-        manifest: r#"{"execution":{"timeoutMs":400}}"#,
-        probe: r#"{"do":"spin","n":1500}"#,
+        manifest: r#"{"execution":{"timeoutMs":1500}}"#,
+        probe: r#"{"do":"spin","n":4000}"#,
         ..TIMED
     },
     Case {
         name: "a sleep at the time limit",
-        manifest: r#"{"execution":{"timeoutMs":400}}"#,
-        probe: r#"{"do":"sleep","n":1500}"#,
+        manifest: r#"{"execution":{"timeoutMs":1500}}"#,
+        probe: r#"{"do":"sleep","n":4000}"#,
         ..TIMED
     },
     Case {
         name: "the policy's time limit",
         promises: "P5 P15",
         manifest: r#"{"execution":{"timeoutMs":20000}}"#,
-        policy: "[limits]\ntimeout_ms = 400\n",
-        probe: r#"{"do":"sleep","n":1500}"#,
+        policy: "[limits]\ntimeout_ms = 1500\n",
+        probe: r#"{"do":"sleep","n":4000}"#,
         control: Control::None("the row above"),
         ..TIMED
     },

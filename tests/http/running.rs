@@ -325,7 +325,7 @@ fn metrics_say_what_calls_used_and_what_the_host_holds() {
         adder(it);
         let busy = "import time\nwhile time.process_time() < 0.3:\n    pass\nprint(1)\n";
         it.tool("busy", "python", busy, json!({}));
-        let limited = json!({"execution": {"timeoutMs": 300}});
+        let limited = json!({"execution": {"timeoutMs": 1500}});
         it.tool("slow", "python", "import time\ntime.sleep(20)\n", limited);
     });
     let before = samples(&web.get("/metrics", &[]).body);

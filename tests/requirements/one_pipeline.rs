@@ -43,7 +43,7 @@ async fn every_face_gives_the_same_outcome() {
         "numbers": {"type": "array", "description": "d", "items": {"type": "integer"}},
         "fail": {"type": "boolean", "description": "d"}}}});
     playground.tool_at("req:sum", "python", "sum/main.py", SUM, more);
-    let slow = json!({"execution": {"timeoutMs": 600}});
+    let slow = json!({"execution": {"timeoutMs": 2000}});
     playground.tool_at(
         "req:slow",
         "python",

@@ -44,6 +44,11 @@ impl CallDeadline {
         self.began.elapsed().saturating_sub(self.pauses.lasted())
     }
 
+    /// What is left of the time of the call.
+    pub fn left(&self) -> Duration {
+        self.limit.saturating_sub(self.elapsed())
+    }
+
     /// Does the work, on another thread if it is `long`. The time limit ends only the wait: long
     /// work goes on.
     pub async fn run<T: Send + 'static>(
@@ -80,7 +85,7 @@ impl CallDeadline {
             // The work keeps its slot until it is done, even if its call has stopped waiting.
             tokio::task::spawn_blocking(move || (work(), place).0).await
         };
-        match tokio::time::timeout(self.limit.saturating_sub(self.elapsed()), apart).await {
+        match tokio::time::timeout(self.left(), apart).await {
             Ok(Ok(done)) => Ok(done),
             Ok(Err(failed)) => match failed.try_into_panic() {
                 Ok(panic) => std::panic::resume_unwind(panic),

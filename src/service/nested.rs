@@ -14,6 +14,7 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The service, for calls from code.
 pub(super) trait ServesCode: Send + Sync {
@@ -37,11 +38,14 @@ pub(super) struct NestedCalls {
 
 impl NestedCalls {
     /// Begins a call, or refuses it. What is refused leaves a record like any call, but for those
-    /// after the first that passes the limit of their number.
+    /// after the first that passes the limit of their number. An answer that comes when the time of
+    /// the parent is over is not delivered: the parent ends by its own deadline, and not by what
+    /// its code makes of that answer.
     pub fn start(&mut self, call: NestedCall) {
         self.made += 1;
-        let left = self.deadline.limit.saturating_sub(self.deadline.elapsed());
-        let refused = self.refusal(&call.tool, millis(left)).err();
+        // Rounded up: it may not be late before its parent is.
+        let left_ms = millis(self.deadline.left() + Duration::from_nanos(999_999));
+        let refused = self.refusal(&call.tool, left_ms).err();
         if let Some(fault) = refused.clone().filter(|_| self.made > self.most + 1) {
             let answer = NestedAnswer {
                 result: Err(fault),
@@ -52,15 +56,21 @@ impl NestedCalls {
         let request = CallRequest {
             tool: call.tool,
             arguments: Arguments::Text(call.arguments),
-            timeout_ms: Some(millis(left)),
+            timeout_ms: Some(left_ms),
             parent: Some(self.parent.clone()),
             refused,
             ..self.request.clone()
         };
         let service = self.service.clone();
+        let deadline = self.deadline.clone();
+        let is_late = left_ms < MIN_TIMEOUT_MS;
         let run = async move {
             let mut report = service.call_from_code(request).await;
             let slot = report.delivery.slot.take();
+            if is_late || deadline.left().is_zero() {
+                drop((slot, report));
+                return std::future::pending().await;
+            }
             let result = match report.outcome {
                 CallResult::Output(answer) => Ok(answer),
                 other => Err(other.into_fault().unwrap_or_else(output::cancelled)),

@@ -288,6 +288,16 @@ fn waits(report: &Value) -> Vec<String> {
     ready.chain(sessions.iter().map(Grantable::text)).collect()
 }
 
+/// Where the files lie that a call brings, and those that it leaves, if its tool takes any.
+fn call_folders(report: &Value) -> [Option<String>; 2] {
+    let mut folders = list(&report["everywhere"]["call"]).iter().map(word);
+    [
+        "the files that the call brings",
+        "what lies there goes to its caller",
+    ]
+    .map(|what| Some(format!("{}: {what}", folders.next()?)))
+}
+
 /// A few lines: whether a call runs, under which policy, and what it may touch. What is empty is
 /// shown as `none`.
 fn summary(report: &Value) -> String {
@@ -350,11 +360,12 @@ fn summary(report: &Value) -> String {
     let policy = format!("{policy} (mode {mode}) {file}");
     let runs = std::iter::once(runs(report, granted("runtime")));
     let runs = runs.chain(waits(report)).collect();
+    let [input, output] = call_folders(report);
     let lines: [(&str, Vec<String>); 10] = [
         ("policy", vec![policy.trim_end().to_owned()]),
         ("runs", runs),
-        ("read", granted("read").collect()),
-        ("write", granted("write").collect()),
+        ("read", granted("read").chain(input).collect()),
+        ("write", granted("write").chain(output).collect()),
         ("hosts", granted("host").chain(risks).collect()),
         ("uses", uses.collect()),
         ("limits", vec![limits(effective_limits(report)).join("; ")]),

@@ -14,7 +14,7 @@ use crate::fault::{Fault, Kind};
 use crate::policy::InputFile;
 use crate::quantity::{GIB, KIB};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -85,9 +85,24 @@ impl From<&Rights> for Owner {
 struct Entry {
     #[serde(flatten)]
     owner: Owner,
-    bytes: u64,
     #[serde(flatten)]
-    file: StoredFile,
+    listed: ListedArtifact,
+}
+
+/// An artifact as lists show it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ListedArtifact {
+    pub bytes: u64,
+    #[serde(flatten)]
+    pub file: StoredFile,
+}
+
+/// A file that a call brings or left, as its record shows it.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct FileRecord {
+    pub name: String,
+    pub bytes: u64,
+    pub sha256: String,
 }
 
 /// An artifact whose answer is not decided yet. Dropped, it is removed.
@@ -254,7 +269,7 @@ impl Artifacts {
         let content = (entry.owner == *owner && made.elapsed().ok()? <= self.retention.age)
             .then(|| opened.store.get(id, &CONTENT))??;
         Some(OpenArtifact {
-            file: entry.file,
+            file: entry.listed.file,
             content,
         })
     }
@@ -263,18 +278,18 @@ impl Artifacts {
     pub(super) fn name(&self, owner: &Owner, id: &str) -> Result<String, Fault> {
         let entry = self.opened().and_then(|opened| opened.entry(id));
         let own = entry.filter(|entry| entry.owner == *owner);
-        own.map(|entry| entry.file.name).ok_or_else(unknown)
+        own.map(|entry| entry.listed.file.name).ok_or_else(unknown)
     }
 
-    /// The artifacts of this owner that this process knows of, the newest first.
-    pub fn list(&self, owner: &Owner) -> Vec<StoredFile> {
+    /// The artifacts of this owner, the newest first.
+    pub fn list(&self, owner: &Owner) -> Vec<ListedArtifact> {
         let Some(opened) = self.opened() else {
             return Vec::new();
         };
         opened.evict(&owner.principal, self.retention);
         let entries = lock(&opened.entries);
         let own = entries.values().rev().filter(|entry| entry.owner == *owner);
-        own.map(|entry| entry.file.clone()).collect()
+        own.map(|entry| entry.listed.clone()).collect()
     }
 
     /// What a call brings, as its tool gets it: artifacts by their ids too. Nothing of it is read
@@ -284,7 +299,7 @@ impl Artifacts {
         owner: &Owner,
         brought: Vec<BroughtFile>,
         most: MostFiles,
-    ) -> Result<Vec<InputFile>, Fault> {
+    ) -> Result<(Vec<InputFile>, Vec<FileRecord>), Fault> {
         if brought.len() as u64 > most.files {
             let (count, most) = (brought.len(), most.files);
             return Err(refused(format!(
@@ -311,7 +326,12 @@ impl Artifacts {
                 "The files of the call have {bytes} bytes; artifactBytes allows {most}."
             )));
         }
-        Ok(files)
+        let records = files.iter().map(record).collect::<io::Result<_>>();
+        let records = records.map_err(|e| {
+            let message = "The files of the call cannot be read.";
+            Fault::new(Kind::InternalError, message).person(e.to_string())
+        })?;
+        Ok((files, records))
     }
 
     fn stored(&self, owner: &Owner, id: &str) -> Result<InputFile, Fault> {
@@ -325,20 +345,22 @@ impl Artifacts {
     }
 }
 
-/// SHA-256 of what these files hold, in their order.
-pub(super) fn digest_of(files: &[InputFile]) -> io::Result<String> {
-    let mut digests = Vec::new();
-    for file in files {
-        let content = Content {
-            file: file.content.clone(),
-            offset: file.offset,
-            bytes: file.bytes,
-        };
-        let (digest, bytes) = content.digest()?;
-        digests.extend_from_slice(&digest);
-        digests.extend_from_slice(&bytes.to_be_bytes());
-    }
-    Ok(crate::base::sha256_hex(&digests))
+fn record(file: &InputFile) -> io::Result<FileRecord> {
+    let content = Content {
+        file: file.content.clone(),
+        offset: file.offset,
+        bytes: file.bytes,
+    };
+    let (digest, bytes) = content.digest()?;
+    Ok(FileRecord {
+        name: file.name.clone(),
+        bytes,
+        sha256: hex(&digest),
+    })
+}
+
+fn hex(digest: &[u8]) -> String {
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Most files of a call, and most bytes of them together.
@@ -380,16 +402,18 @@ impl Opened {
         let digest = content.ok_or(io::ErrorKind::NotFound)?.stated()?;
         let entry = Entry {
             owner: owner.clone(),
-            bytes,
-            file: StoredFile {
-                id: id.clone(),
-                name,
-                media_type,
-                sha256: digest.iter().map(|byte| format!("{byte:02x}")).collect(),
+            listed: ListedArtifact {
+                bytes,
+                file: StoredFile {
+                    id: id.clone(),
+                    name,
+                    media_type,
+                    sha256: hex(&digest),
+                },
             },
         };
         self.store.put(&id, &ENTRY, &serde_json::to_vec(&entry)?)?;
-        let artifact = Artifact::stored(entry.file.clone(), bytes);
+        let artifact = Artifact::stored(entry.listed.file.clone(), bytes);
         lock(&self.entries).insert(id, entry);
         Ok(artifact)
     }
@@ -400,14 +424,25 @@ impl Opened {
         known.or_else(|| read_entry(&self.store, id))
     }
 
-    /// Removes what is too old, and the oldest of a principal that has too much.
+    /// Removes what is too old, and the oldest of a principal that has too much. Other processes
+    /// use this store, too: what they stored counts, and what they removed is forgotten.
     fn evict(&self, principal: &str, retention: Retention) {
         let mut entries = lock(&self.entries);
+        if let Ok(names) = self.store.names(&ENTRY) {
+            let names: BTreeSet<String> = names.into_iter().collect();
+            entries.retain(|id, _| names.contains(id));
+            for id in names {
+                if !entries.contains_key(&id) {
+                    let entry = read_entry(&self.store, &id);
+                    entries.extend(entry.map(|entry| (id, entry)));
+                }
+            }
+        }
         let own = entries
             .values()
             .filter(|entry| entry.owner.principal == principal);
         let (mut bytes, mut count) = own.fold((0u64, 0), |(bytes, count), entry| {
-            (bytes.saturating_add(entry.bytes), count + 1)
+            (bytes.saturating_add(entry.listed.bytes), count + 1)
         });
         entries.retain(|id, entry| {
             let is_own = entry.owner.principal == principal;
@@ -418,7 +453,7 @@ impl Opened {
                 !is_old && (!is_own || bytes <= retention.bytes && count <= MAX_ARTIFACTS);
             if !is_kept {
                 if is_own {
-                    (bytes, count) = (bytes - entry.bytes, count - 1);
+                    (bytes, count) = (bytes - entry.listed.bytes, count - 1);
                 }
                 for kind in [&ENTRY, &CONTENT] {
                     if let Err(e) = self.store.remove(id, kind, None) {

@@ -1,7 +1,11 @@
 //! The one value that a call leaves, made at its end, with its line of the audit log. All parts of
 //! that line fit into `audit::MAX_RECORD_BYTES` together, even if every byte is escaped.
 
+use super::artifacts::FileRecord;
+use super::redaction::line;
 use super::report::{Digests, Report, Verbose};
+use crate::base::mask::Mask;
+use crate::base::sha256_hex;
 use crate::base::text::{cut as cut_to, printable, printable_block};
 use crate::egress::Traffic;
 use crate::fault::{Kind, Origin};
@@ -19,6 +23,9 @@ pub(super) const CUT: usize = 2048;
 pub(super) const PART: usize = 256;
 /// Most violations in a record; if there were more, the last says how many more.
 const VIOLATIONS: usize = 10;
+/// Most files in each list of a record; if there were more, the last entry has one digest for the
+/// rest.
+const FILES: usize = 32;
 /// The kind of that entry.
 pub(super) const MORE: &str = "more";
 /// Most notes in a record or a report; if there were more, the last says how many more.
@@ -124,6 +131,11 @@ pub(super) struct AuditRecord {
     pub message: Option<String>,
     pub arguments: String,
     pub usage: executor::Usage,
+    /// What the call brought, and what it left in the store.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<Value>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub artifacts: Vec<Value>,
     pub notes: Vec<String>,
     pub violations: Vec<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -191,6 +203,24 @@ pub(super) fn violations(fault: Option<(Kind, &str)>, denials: &[Denial]) -> Vec
         violations.push(json!({"kind": MORE, "count": more + 1}));
     }
     violations
+}
+
+/// The first of these files, and how many more there are.
+pub(super) fn files(files: &[FileRecord], mask: &Mask) -> Vec<Value> {
+    let (first, rest) = files.split_at(files.len().min(FILES));
+    let mut shown: Vec<Value> = first
+        .iter()
+        .map(|file| {
+            let name = cut_to(&line(mask, &file.name), PART);
+            json!({"name": name, "bytes": file.bytes, "sha256": file.sha256})
+        })
+        .collect();
+    if !rest.is_empty() {
+        let digests: String = rest.iter().map(|file| file.sha256.as_str()).collect();
+        let digest = sha256_hex(digests.as_bytes());
+        shown.push(json!({"kind": MORE, "count": rest.len(), "sha256": digest}));
+    }
+    shown
 }
 
 /// The file of a manifest; `None`: it is compiled in.
@@ -270,6 +300,12 @@ mod tests {
             ..Denial::default()
         };
         let refused = Some(protocol::RefusalReason::Content { why: long.clone() });
+        let file = FileRecord {
+            name: long.clone(),
+            bytes: u64::MAX,
+            sha256: "0".repeat(64),
+        };
+        let worst_files = vec![file; 128];
         let event = protocol::TrafficEvent {
             what: protocol::TrafficKind::Connection,
             target: long,
@@ -302,6 +338,8 @@ mod tests {
                     .collect(),
             )),
             message: text,
+            files: files(&worst_files, &Mask::default()),
+            artifacts: files(&worst_files, &Mask::default()),
             arguments: cut_to(&worst, CUT),
             notes: few(vec![worst; 1000]),
             violations: violations(None, &vec![denial; 2 * VIOLATIONS]),

@@ -299,7 +299,7 @@ impl Confirmations {
             target.input,
             code.source,
             code.env,
-            files.digest
+            files.records
         ]);
         about.sort_all_objects();
         let now = jiff::Timestamp::now();

@@ -1,7 +1,7 @@
 //! The service: every call, from any transport, enters by `Service::call`. All else that can be
 //! asked of it is a part with its own name.
 
-use super::artifacts::{Artifacts, OpenArtifact, Owner};
+use super::artifacts::{Artifacts, ListedArtifact, OpenArtifact, Owner};
 use super::audit::log::Log;
 use super::breaker::Breakers;
 use super::calls::Calls;
@@ -21,7 +21,6 @@ use super::report::Report;
 use super::request::{CallRequest, Caller, EventStream, Sink, new_id};
 use super::sessions::Sessions;
 use super::traces::spans::Traces;
-use crate::executor::StoredFile;
 use crate::fault::{Fault, Kind};
 use crate::registry::{self, Tool};
 use futures_util::FutureExt;
@@ -96,7 +95,7 @@ impl Service {
     }
 
     /// The artifacts of this caller, the newest first.
-    pub fn artifacts_of(&self, caller: &Caller, label: Option<&str>) -> Vec<StoredFile> {
+    pub fn artifacts_of(&self, caller: &Caller, label: Option<&str>) -> Vec<ListedArtifact> {
         let decisions = self.catalog.decisions();
         let rights = decisions.map(|decisions| decisions.rights(caller, label));
         rights.map_or_else(

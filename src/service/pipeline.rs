@@ -6,7 +6,7 @@
 //! in the record, which the stages fill. Nothing runs that could not be recorded first.
 
 use super::arguments::ReceivedArguments;
-use super::artifacts::{Artifacts, MostFiles, Owner, Received, digest_of};
+use super::artifacts::{Artifacts, MostFiles, Owner, Received};
 use super::audit::log::Log;
 use super::breaker::Breakers;
 use super::call_ended::Stage;
@@ -304,6 +304,7 @@ impl Pipeline {
             parent.accepts_decided(&decided.tools[0], &decided.decided.decision)?;
         }
         decided.files = self.bring(&decided, files).await?;
+        record.brings(&decided.files.records);
         Ok(decided)
     }
 
@@ -337,22 +338,13 @@ impl Pipeline {
         };
         let artifacts = self.artifacts.clone();
         let owner = Owner::from(rights);
-        let is_asked = !decision.conditions.confirm.is_empty();
-        let bring = move || {
-            let all = artifacts.bring(&owner, brought, most)?;
-            let digest = is_asked.then(|| digest_of(&all)).transpose();
-            Ok::<_, Fault>((all, digest))
-        };
-        let (all, digest) = deadline.run(true, bring).await??;
-        let digest = digest.map_err(|e| {
-            let message = "The files of the call cannot be read.";
-            Fault::new(Kind::InternalError, message).person(e.to_string())
-        })?;
+        let bring = move || artifacts.bring(&owner, brought, most);
+        let (all, records) = deadline.run(true, bring).await??;
         let sizes = all.iter().map(|file| file.bytes.max(MIN_FILE_BYTES));
         let charged = self.limiter.keep_files(&rights.principal, sizes.sum())?;
         Ok(Files {
             all,
-            digest,
+            records,
             _charged: Some(charged),
         })
     }

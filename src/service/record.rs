@@ -4,9 +4,11 @@
 //! A call that is dropped is recorded as
 //! cancelled.
 
+use super::artifacts::FileRecord;
 use super::audit::log::RecordPermit;
 use super::call_ended::{
-    AuditRecord, CUT, CallEnded, Decision, PART, Stage, events, few, manifest, rule, violations,
+    AuditRecord, CUT, CallEnded, Decision, PART, Stage, events, few, files, manifest, rule,
+    violations,
 };
 use super::calls::{CallState, OpenCall, Phase};
 use super::meters::Meter;
@@ -52,6 +54,8 @@ pub(super) struct CallRecord {
     redaction: Arc<Redaction>,
     /// The policy that decided, and the place of the tool service, if there is one.
     decided: Option<(String, Option<String>)>,
+    /// The files that the call brings.
+    brought: Vec<FileRecord>,
     /// Notes of the last decision and of the call itself.
     notes: policy::Notes,
     /// False: nothing of the tool ran.
@@ -139,6 +143,7 @@ impl CallRecord {
             tool: None,
             redaction: Arc::default(),
             decided: None,
+            brought: Vec::new(),
             notes: policy::Notes::default(),
             ran: false,
             run: RunRecord::default(),
@@ -219,6 +224,10 @@ impl CallRecord {
                 .as_ref()
                 .map(policy::ServiceGrant::place),
         ));
+    }
+
+    pub fn brings(&mut self, files: &[FileRecord]) {
+        self.brought = files.to_vec();
     }
 
     /// Records the final confinement of the call.
@@ -529,10 +538,22 @@ impl CallRecord {
             message: message.map(|message| cut_to(&message, CUT)),
             arguments: cut_to(&redaction.arguments(), CUT),
             usage: self.report.observed.usage.clone(),
+            files: files(&self.brought, &redaction.host),
+            artifacts: files(&self.left(), &redaction.host),
             notes: self.notes.all.clone(),
             network: self.network(&redaction.host).as_ref().map(events),
             ..self.line.clone()
         }
+    }
+
+    /// The files that the call left in the store.
+    fn left(&self) -> Vec<FileRecord> {
+        let stored = self.report.stored().map(|(file, bytes)| FileRecord {
+            name: file.name.clone(),
+            bytes,
+            sha256: file.sha256.clone(),
+        });
+        stored.collect()
     }
 
     /// The network traffic of the call until now, these secrets hidden. `None`: it may reach no

@@ -1,7 +1,7 @@
 //! The report: everything about one call that a caller may know; its JSON is the outcome of
 //! docs/CALLS.md. What an agent reads holds no path of this host and no text of a policy.
 
-use super::artifacts::OpenArtifact;
+use super::artifacts::{ListedArtifact, OpenArtifact};
 use super::output::{self, Questions};
 use super::quota;
 use crate::base::text::{printable, printable_block};
@@ -181,7 +181,7 @@ pub struct Envelope<'a> {
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
     logs: &'a [String],
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    artifacts: Vec<&'a StoredFile>,
+    artifacts: Vec<ListedArtifact>,
 }
 
 impl Report {
@@ -254,7 +254,7 @@ impl Report {
                 None => json!({"type": fault.kind, "message": fault.message}),
             }),
             logs: &self.logs,
-            artifacts: self.stored().map(|(file, _)| file).collect(),
+            artifacts: self.listed_artifacts(),
         }
     }
 
@@ -262,6 +262,14 @@ impl Report {
     pub fn stored(&self) -> impl Iterator<Item = (&StoredFile, u64)> {
         let artifacts = self.observed.artifacts.iter();
         artifacts.filter_map(|artifact| Some((artifact.stored.as_ref()?, artifact.bytes)))
+    }
+
+    pub fn listed_artifacts(&self) -> Vec<ListedArtifact> {
+        let listed = self.stored().map(|(file, bytes)| ListedArtifact {
+            bytes,
+            file: file.clone(),
+        });
+        listed.collect()
     }
 
     /// What a model reads of the files that the call left. `None`: it left none.

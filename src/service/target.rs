@@ -4,6 +4,7 @@
 //! arguments name or hold (`executeScript`, `runCode`). Of a script that is named, the policies,
 //! parameters and declared variables of every manifest that it belongs to count too.
 
+use super::artifacts::FileRecord;
 use super::breaker::{Attempt, BreakerCall, Breakers};
 use super::callers::Rights;
 use super::catalog::Catalog;
@@ -60,8 +61,7 @@ pub(super) struct Decided {
 #[derive(Default)]
 pub(super) struct Files {
     pub all: Vec<InputFile>,
-    /// SHA-256 of what they hold, where a person is asked about the call.
-    pub digest: Option<String>,
+    pub records: Vec<FileRecord>,
     /// Their memory.
     pub _charged: Option<Permit>,
 }

@@ -13,7 +13,7 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 use sha2::{Digest, Sha256};
 use std::ffi::{CStr, CString};
 use std::fs::{File, TryLockError};
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -73,13 +73,13 @@ impl Content {
     /// The whole content, if it is intact.
     pub fn read(&self) -> Option<Vec<u8>> {
         let mut bytes = Vec::new();
-        self.reader().ok()?.read_to_end(&mut bytes).ok()?;
+        self.reader().read_to_end(&mut bytes).ok()?;
         (digest(&*bytes).ok()? == (self.stated().ok()?, self.bytes)).then_some(bytes)
     }
 
     /// The digest and the size of the content as it is.
     pub fn digest(&self) -> io::Result<([u8; 32], u64)> {
-        self.reader().and_then(digest)
+        digest(self.reader())
     }
 
     /// The digest that the record begins with.
@@ -90,10 +90,26 @@ impl Content {
             .map(|()| stated)
     }
 
-    fn reader(&self) -> io::Result<impl Read> {
-        let mut file = &*self.file;
-        file.seek(SeekFrom::Start(self.offset))?;
-        Ok(file.take(self.bytes))
+    /// Leaves the position of the file alone: others may read the same one now.
+    fn reader(&self) -> impl Read {
+        Reader {
+            file: &self.file,
+            at: self.offset,
+        }
+        .take(self.bytes)
+    }
+}
+
+struct Reader<'f> {
+    file: &'f File,
+    at: u64,
+}
+
+impl Read for Reader<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let length = self.file.read_at(into, self.at)?;
+        self.at += length as u64;
+        Ok(length)
     }
 }
 
@@ -318,18 +334,24 @@ impl ContentStore {
         Ok(Some(root).filter(|root| fstat(root).is_ok_and(|stat| stat.st_nlink > 0)))
     }
 
-    /// The keys of this kind that have a record, and when each was used last.
-    pub fn keys(&self, kind: &RecordKind) -> io::Result<Vec<(String, SystemTime)>> {
+    /// The keys of this kind that have a record.
+    pub fn names(&self, kind: &RecordKind) -> io::Result<Vec<String>> {
         let names = self.folder.names()?;
         let keys = names
             .iter()
             .filter_map(|name| name.strip_suffix(kind.ending))
             .filter(|name| is_key(name));
+        Ok(keys.map(str::to_owned).collect())
+    }
+
+    /// The keys of this kind that have a record, and when each was used last.
+    pub fn keys(&self, kind: &RecordKind) -> io::Result<Vec<(String, SystemTime)>> {
         fn used(key: &str, this: &ContentStore, kind: &RecordKind) -> Option<SystemTime> {
             this.peek(key, kind)?.file.metadata().ok()?.modified().ok()
         }
+        let keys = self.names(kind)?.into_iter();
         Ok(keys
-            .filter_map(|key| Some((key.to_owned(), used(key, self, kind)?)))
+            .filter_map(|key| Some((key.clone(), used(&key, self, kind)?)))
             .collect())
     }
 

@@ -62,6 +62,14 @@ fn devices(decision: &Decision) -> Vec<&'static str> {
         .collect()
 }
 
+/// The folders with the files that a call brings, and those that it leaves. `None`: its tool takes
+/// no files.
+fn call_folders(decision: &Decision) -> Option<[&'static str; 2]> {
+    let shape = decision.shape.as_ref();
+    let has_them = decision.identity.starts_scripts || shape.is_ok_and(|it| it.takes_files());
+    has_them.then_some([base_view::CALL_INPUT, base_view::CALL_OUTPUT])
+}
+
 /// What a call may touch, a line each, for the person who is asked about it.
 pub fn touches(decision: &Decision) -> Vec<String> {
     let files = decision.grants.files.iter().map(Grant::text);
@@ -153,7 +161,7 @@ pub fn json(decision: &Decision, manifest: &Manifest) -> Value {
         "system": base_view::SYSTEM_FOLDERS.iter().chain(&base_view::SYSTEM_ETC).collect::<Vec<_>>(),
         "everywhere": {
             "madeUp": base_view::MADE_ETC, "devices": devices(decision), "proc": base_view::PROC,
-            "scratch": base_view::SCRATCH, "empty": base_view::EMPTY_FOLDERS, "toolhost": base_view::OWN_FOLDER,
+            "scratch": base_view::SCRATCH, "call": call_folders(decision), "empty": base_view::EMPTY_FOLDERS, "toolhost": base_view::OWN_FOLDER,
         },
         "network": decision.grants.network(),
         "callers": decision.conditions.callers,

@@ -20,7 +20,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime};
 
 /// The texts of a record are cut so that no record is longer, bytes.
-pub const MAX_RECORD_BYTES: u64 = 160 * 1024;
+pub const MAX_RECORD_BYTES: u64 = 224 * 1024;
 /// Longest line that is read, bytes.
 pub(super) const MAX_LINE_BYTES: u64 = 4 * MAX_RECORD_BYTES;
 /// Longest wait for another writer's lock, which is held for one write, unless that process is

@@ -1,8 +1,8 @@
 //! Artifacts: only to their owner, and always to be saved, never to be shown as a page.
 
-use super::gate;
-use super::reply::{Refusal, Response, malformed};
+use super::reply::{self, Refusal, Response, malformed};
 use super::request::KnownRequest;
+use super::tools;
 use crate::base::semaphore::Permit;
 use crate::base::store::Content;
 use crate::service::artifacts::OpenArtifact;
@@ -11,12 +11,33 @@ use axum::extract::Path;
 use futures_util::stream;
 use http::{HeaderValue, StatusCode, Uri, header};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use std::borrow::Cow;
+use serde_json::json;
 use std::io;
 use std::os::unix::fs::FileExt;
 
 /// How much is read and sent at a time, bytes.
 const PIECE_BYTES: usize = 256 * 1024;
+/// Most artifacts of a list, and most bytes of one in it: a name is printable and short.
+const MAX_LISTED: usize = 500;
+const LISTED_BYTES: usize = 1024;
+
+/// `GET /v1/artifacts`: the newest of this caller, or of the one that `as` names.
+pub async fn list(known: KnownRequest, uri: Uri) -> Result<Response, Refusal> {
+    let owner = tools::acting(&known, &uri)?.user;
+    let service = known.server.service.clone();
+    let caller = known.caller.clone();
+    let _reserved = service
+        .limiter
+        .try_answer(&caller.user, MAX_LISTED * LISTED_BYTES)?;
+    let _reader = service.limiter.readers.enter(&caller.user).await;
+    let list = move || {
+        let mut all = service.artifacts_of(&caller, Some(&owner));
+        all.truncate(MAX_LISTED);
+        all
+    };
+    let listed = tokio::task::spawn_blocking(list).await.unwrap_or_default();
+    Ok(reply::json(StatusCode::OK, &json!({ "artifacts": listed })))
+}
 
 /// `GET /v1/artifacts/{id}`. `as`: the caller that the artifact belongs to.
 pub async fn one(
@@ -26,11 +47,11 @@ pub async fn one(
 ) -> Result<Response, Refusal> {
     let service = known.server.service.clone();
     let caller = known.caller.clone();
-    let label = gate::parameter(&uri, "as").map(Cow::into_owned);
+    let owner = tools::acting(&known, &uri)?.user;
     let reserved = service.limiter.try_answer(&caller.user, PIECE_BYTES)?;
     let _reader = service.limiter.readers.enter(&caller.user).await;
     // The whole content is compared with its digest.
-    let open = move || service.artifact(&caller, label.as_deref(), &id);
+    let open = move || service.artifact(&caller, Some(&owner), &id);
     let open = tokio::task::spawn_blocking(open).await.ok().flatten();
     let OpenArtifact { file, content } = open.ok_or_else(|| {
         Refusal::new(

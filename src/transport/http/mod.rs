@@ -218,6 +218,7 @@ fn router() -> Router<Arc<Server>> {
             get(background::one).delete(background::cancel),
         )
         .route("/v1/calls/{call}/interrupt", post(background::interrupt))
+        .route("/v1/artifacts", get(artifacts::list))
         .route("/v1/artifacts/{id}", get(artifacts::one))
         .route("/v1/approvals", get(tools::approvals))
         .route("/v1/approvals/{call}", post(tools::approve))

@@ -42,7 +42,7 @@ pub async fn list(known: KnownRequest, uri: Uri) -> Result<Response, Refusal> {
         )
     })?;
     Ok(match format {
-        Some(Format::Prompt) => reply::plain_text(text),
+        Some(format) if format.is_text() => reply::plain_text(text),
         _ => reply::json_text(text),
     })
 }
@@ -120,7 +120,7 @@ impl ToolNames<'_> {
 }
 
 /// The caller that `as` names, if this caller may act as that; without `as`, this caller.
-fn acting(known: &KnownRequest, uri: &Uri) -> Result<Caller, Refusal> {
+pub fn acting(known: &KnownRequest, uri: &Uri) -> Result<Caller, Refusal> {
     let Some(name) = parameter(uri, "as") else {
         return Ok(known.caller.clone());
     };

@@ -165,9 +165,32 @@ fn code_of_a_caller_calls_the_tools_that_it_names() {
     assert_eq!(narrowed.out["outputData"], "SecurityError");
     let stubs = "import os\nprint(open(os.environ['TOOL_STUBS']).read())";
     let stubs = run(json!(["data:query"]), stubs).out["outputData"].to_string();
+    let typed =
+        |stubs: &str| stubs.contains("async def data_query(*, ") && stubs.contains("n: int = ...");
+    assert!(typed(&stubs), "{stubs}");
+    let place = "import os\nprint(sorted(os.listdir('/tmp/call')), os.environ['TOOL_STUBS'])";
+    let place = run(json!(["data:query"]), place).out["outputData"].to_string();
     assert!(
-        stubs.contains("async def data_query(*, ") && stubs.contains("n: int = ..."),
-        "{stubs}"
+        place.contains("'tools.pyi'] /tmp/call/tools.pyi"),
+        "{place}"
+    );
+    // The same for the text that a model reads.
+    for (format, wanted) in [
+        ("python-stubs", "async def data_query(*, "),
+        ("typescript-stubs", "declare function data_query(given: {"),
+    ] {
+        let list = ["list", "--namespace", "data", "--format", format];
+        let listed = playground.cli(&list).text();
+        assert!(listed.contains(wanted), "{listed}");
+        assert!(!listed.contains("other_query"), "{listed}");
+    }
+    // Each call that lacks a package is told the command that adds some.
+    let lacks = run(json!([]), "import not_here");
+    assert!(
+        lacks.out["error"]
+            .to_string()
+            .contains("toolhost deps lock core:run-code --preset data-python"),
+        "{lacks:?}"
     );
     // Without names there is no channel: the descriptors of a tool are the three. `await` works all
     // the same, and `toolhost` says what is missing.
@@ -573,7 +596,9 @@ fn a_nested_call_ends_with_its_parent() {
         caller(&playground, "waits", &["data:slow"], "await data_slow()\n");
         let limits = format!("[limits]\ntimeout_ms = 1_500\n{NAMED}");
         playground.policy("late", "esc:late", &limits);
-        caller(&playground, "late", &["data:slow"], "await data_slow()\n");
+        // What its code would make of the answer does not count: its time is over.
+        let code = "import toolhost\ntry:\n    await data_slow()\nexcept toolhost.ToolError as e:\n    print(1)\n";
+        caller(&playground, "late", &["data:slow"], code);
         let began = Instant::now();
         playground.expect("esc:late", "{}", "TimeoutError");
         assert!(began.elapsed() < Duration::from_secs(6));

@@ -112,6 +112,35 @@ fn a_process_that_waits_serves_one_call_and_everything_of_it_is_fresh() {
     });
 }
 
+/// However many come at once, no process serves two of them.
+#[test]
+fn no_process_serves_two_of_many_calls_that_come_at_once() {
+    let script = "import json, os, sys\nborn = os.urandom(8).hex()\nn = json.load(sys.stdin)['n']\n\
+        left = os.path.exists('/tmp/left')\nopen('/tmp/left', 'w').close()\nprint(json.dumps([n, born, left]))\n";
+    let playground = probe(Who::ours(), script, "processes = 4\n");
+    let web = Web::start(&playground, &[]);
+    awaits(&web, "esc:probe", &[], 4);
+    let answers: Vec<Value> = std::thread::scope(|scope| {
+        let web = &web;
+        let call = |n: u32| scope.spawn(move || called(web, json!({ "n": n }), &[]));
+        let calls: Vec<_> = (0..20).map(call).collect();
+        calls.into_iter().map(|it| it.join().unwrap()).collect()
+    });
+    let mut born = BTreeSet::new();
+    for (n, answer) in answers.iter().enumerate() {
+        let output = &answer["outputData"];
+        assert_eq!(
+            (&output[0], &output[2]),
+            (&json!(n), &json!(false)),
+            "{answer}"
+        );
+        assert!(born.insert(output[1].to_string()), "used twice: {answer}");
+    }
+    let is_ready = |answer: &&Value| answer["usage"]["started"] == "ready";
+    let ready = answers.iter().filter(is_ready).count();
+    assert!((4..20).contains(&ready), "{ready}");
+}
+
 #[test]
 fn time_counts_from_the_input_and_limits_hold() {
     let playground = Playground::new(Who::ours(), "/var/tmp");

@@ -46,7 +46,8 @@ pub struct Args {
     /// The tool: id, id@1.2.0 or id@^1
     pub tool: String,
     /// Arguments by name; text is converted to the type the parameter asks for. file=@PATH brings a
-    /// file, which lies in /tmp/call/input of the call
+    /// file, which lies in /tmp/call/input of the call; NAME=@PATH does, where the manifest says
+    /// that the parameter NAME holds a file
     #[arg(value_name = "NAME=VALUE")]
     pub pairs: Vec<String>,
     /// Arguments as one JSON object: the text itself, @FILE, or - for standard input
@@ -118,6 +119,13 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         );
         registry::Builtin::begin();
         let service = host::service_of_one_call(settings, launchers, Some(words::note))?;
+        let request = match with_own_files(&service, request) {
+            Ok(request) => request,
+            Err(why) => {
+                service.close().await;
+                return Err(why);
+            }
+        };
         let mut signal = None;
         let over = async {
             signal = Some(process::wait_for_stop().await);
@@ -317,18 +325,35 @@ pub(super) fn text(from: impl Read, name: &str) -> anyhow::Result<String> {
 /// The files that the command line brings: this process opens them, and no other path of a request.
 fn brought(words: &[String]) -> anyhow::Result<Vec<BroughtFile>> {
     let paths = words.iter().filter_map(|word| word.strip_prefix(BRINGS));
-    let files = paths.map(|path| {
-        let failed = |e: io::Error| caller(format!("{}: {e}", printable(path)));
-        let file = crate::base::files::open(Path::new(path), OFlag::empty()).map_err(failed)?;
-        let facts = file.metadata().map_err(failed)?;
-        if !facts.is_file() {
-            return Err(caller(format!("{}: it is not a regular file", printable(path))).into());
+    paths.map(|path| bring("file", path)).collect()
+}
+
+fn bring(parameter: &str, path: &str) -> anyhow::Result<BroughtFile> {
+    let failed = |e: io::Error| caller(format!("{}: {e}", printable(path)));
+    let file = crate::base::files::open(Path::new(path), OFlag::empty()).map_err(failed)?;
+    let facts = file.metadata().map_err(failed)?;
+    if !facts.is_file() {
+        return Err(caller(format!("{}: it is not a regular file", printable(path))).into());
+    }
+    let name = Path::new(path).file_name().and_then(|name| name.to_str());
+    let name = name.unwrap_or_default().to_owned();
+    Ok(BroughtFile::from_file(parameter, name, file, facts.len()))
+}
+
+/// The files in `name=@path`, where the tool's own parameter of this name holds one.
+fn with_own_files(service: &Service, mut request: CallRequest) -> anyhow::Result<CallRequest> {
+    let Arguments::Strings(given) = &mut request.arguments else {
+        return Ok(request);
+    };
+    let tool = service.catalog.registry.snapshot().find(&request.tool);
+    // The call says why there is no such tool.
+    for (name, _) in tool.iter().flat_map(|tool| tool.manifest.file_parameters()) {
+        if let Some(path) = given.get(name).and_then(|text| text.strip_prefix('@')) {
+            request.files.push(bring(name, path)?);
+            given.remove(name);
         }
-        let name = Path::new(path).file_name().and_then(|name| name.to_str());
-        let name = name.unwrap_or_default().to_owned();
-        Ok(BroughtFile::from_file("file", name, file, facts.len()))
-    });
-    files.collect()
+    }
+    Ok(request)
 }
 
 fn pairs(words: &[String]) -> anyhow::Result<BTreeMap<String, String>> {

@@ -34,7 +34,8 @@ pub struct Args {
     #[arg(long)]
     pub json: bool,
     /// Print the tools that can be called, as a model API takes them: openai, openai-responses,
-    /// anthropic or gemini; or as text for a prompt: prompt
+    /// anthropic or gemini; or as text for a prompt: prompt; or as the
+    /// functions that code has which calls tools: python-stubs or typescript-stubs
     #[arg(long, value_name = "F", value_parser = export::Format::parse, conflicts_with = "json")]
     pub format: Option<export::Format>,
 }

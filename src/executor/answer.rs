@@ -189,6 +189,14 @@ impl Part {
         }
     }
 
+    /// All but its first byte.
+    pub fn without_first(&self) -> Part {
+        Part {
+            bytes: self.bytes.slice(self.bytes.len().min(1)..),
+            ..*self
+        }
+    }
+
     pub fn starts_with(&self, start: &[u8]) -> bool {
         self.bytes.starts_with(start)
     }

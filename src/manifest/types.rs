@@ -225,6 +225,19 @@ impl Manifest {
         }
     }
 
+    /// The parameters that hold a file (`"format": "file"`), or a list of files (`true`).
+    pub fn file_parameters(&self) -> impl Iterator<Item = (&String, bool)> {
+        let parameters = self.parameters.as_ref();
+        let properties = parameters.and_then(|schema| schema.raw["properties"].as_object());
+        properties
+            .into_iter()
+            .flatten()
+            .filter_map(|(name, schema)| {
+                let is_list = schema["items"]["format"] == "file";
+                (is_list || schema["format"] == "file").then_some((name, is_list))
+            })
+    }
+
     pub fn namespace(&self) -> &str {
         self.id.split_once(':').map_or("", |(ns, _)| ns)
     }

@@ -9,7 +9,7 @@ use crate::egress::protocol::{RefusalReason, TrafficEvent, TrafficKind};
 use crate::executor::{Attempt, Denial, Ending, NEVER, Operation};
 use crate::fault::{Fault, Kind};
 use crate::manifest::host::{self, HostPattern};
-use crate::manifest::{self, Handler, RequestedAccess, ToolPaths};
+use crate::manifest::{self, Handler, Language, RequestedAccess, ToolPaths};
 use crate::policy::base_view::{KERNEL, SCRATCH, SYSTEM_FOLDERS};
 use crate::policy::{self, Narrower, Verdict};
 use crate::quantity::Limit;
@@ -497,6 +497,8 @@ fn missing_package(words: &str, about: &DenialContext) -> Option<String> {
         .next()
         .filter(|name| !name.starts_with(['.', '/']) && !name.starts_with("file:"))?;
     let name = printable(name);
+    let runtime = about.decision.grants.runtime.as_ref();
+    let runs_python = runtime.is_some_and(|it| it.language == Language::Python);
     let how = match &about.decision.packages.required {
         _ if about.tool.manifest.id != policy::RUN_CODE => {
             "this host installs what a file beside the script asks for, where the policy allows \
@@ -513,9 +515,12 @@ fn missing_package(words: &str, about: &DenialContext) -> Option<String> {
                 names.join(" ")
             )
         }
-        None => "the code of a call can use what comes with its interpreter, and the packages \
-            that its policy names (docs/PACKAGES.md)"
-            .to_owned(),
+        None if runs_python => format!(
+            "the code of a call can use what comes with its interpreter. The operator adds packages \
+            by `toolhost deps lock core:run-code --preset data-python` (numpy, pandas, matplotlib, \
+            openpyxl, pypdf, pillow), or `toolhost deps lock core:run-code {name}`"
+        ),
+        None => "the code of a call can use what comes with its interpreter".to_owned(),
     };
     Some(format!("The package '{name}' is not installed: {how}."))
 }

@@ -40,16 +40,10 @@ pub(super) fn take(
     arguments: &mut Value,
     mut brought: Brought,
 ) -> Result<Vec<BroughtFile>, Fault> {
-    let parameters = manifest.parameters.as_ref();
-    let properties = parameters.and_then(|schema| schema.raw["properties"].as_object());
     let Some(fields) = arguments.as_object_mut() else {
         return Ok(brought.files);
     };
-    for (name, schema) in properties.into_iter().flatten() {
-        let is_list = schema["items"]["format"] == "file";
-        if schema["format"] != "file" && !is_list {
-            continue;
-        }
+    for (name, is_list) in manifest.file_parameters() {
         let mut names = brought.files.iter().filter_map(|file| file.name_for(name));
         let named = match names.next() {
             Some(first) if is_list => Some(std::iter::once(first).chain(names).collect()),

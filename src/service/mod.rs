@@ -50,7 +50,7 @@ mod speakers;
 mod streamed;
 mod target;
 pub mod tool_audit;
-mod tool_stubs;
+pub mod tool_stubs;
 mod traces;
 
 pub use arguments::Arguments;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 const DESCRIPTION: usize = 300;
 
 /// One function for each tool. A name that two tools would share is nobody's.
-pub(super) fn stubs(language: Language, tools: &[Arc<Tool>]) -> String {
+pub fn stubs(language: Language, tools: &[Arc<Tool>]) -> String {
     let names: Vec<String> = tools.iter().map(|tool| name(&tool.manifest.id)).collect();
     let own = tools.iter().zip(&names);
     let own = own.filter(|(_, name)| names.iter().filter(|it| it == name).count() == 1);

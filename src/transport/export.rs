@@ -4,8 +4,9 @@
 
 use super::names::Names;
 use crate::base::text;
-use crate::manifest::{Example, Manifest};
+use crate::manifest::{Example, Language, Manifest};
 use crate::registry::Tool;
+use crate::service::tool_stubs::stubs;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
@@ -17,6 +18,8 @@ pub enum Format {
     Anthropic,
     Gemini,
     Prompt,
+    /// Typed functions, as code that calls tools has them.
+    Stubs(Language),
 }
 
 impl Format {
@@ -27,10 +30,19 @@ impl Format {
             "anthropic" => Ok(Format::Anthropic),
             "gemini" => Ok(Format::Gemini),
             "prompt" => Ok(Format::Prompt),
+            "python-stubs" => Ok(Format::Stubs(Language::Python)),
+            "typescript-stubs" => Ok(Format::Stubs(Language::Nodejs)),
             _ => Err(
-                "the formats are openai, openai-responses, anthropic, gemini and prompt".to_owned(),
+                "the formats are openai, openai-responses, anthropic, gemini, prompt, python-stubs \
+                and typescript-stubs"
+                    .to_owned(),
             ),
         }
+    }
+
+    /// Whether it is one text, and not JSON.
+    pub fn is_text(self) -> bool {
+        matches!(self, Format::Prompt | Format::Stubs(_))
     }
 }
 
@@ -52,11 +64,14 @@ pub fn offered(
 
 /// These tools as a model API takes them in its `tools`. `names`: of all tools that are offered, so
 /// that a tool has the same name alone and in a list. A tool whose name is taken is left out. A
-/// prompt is one text.
+/// prompt is one text, and so are stubs.
 pub fn tools(tools: &[Arc<Tool>], names: &Names, format: Format) -> Value {
     if format == Format::Prompt {
         let texts: Vec<String> = tools.iter().map(|tool| prompt(tool)).collect();
         return Value::String(texts.join("\n"));
+    }
+    if let Format::Stubs(language) = format {
+        return Value::String(stubs(language, tools));
     }
     let entries = tools
         .iter()
@@ -103,7 +118,7 @@ fn entry(tool: &Tool, name: &str, format: Format) -> Value {
                 (!examples.is_empty()).then(|| json!(examples)),
             )
         }
-        Format::Gemini | Format::Prompt => {
+        Format::Gemini | Format::Prompt | Format::Stubs(_) => {
             let entry =
                 json!({"name": name, "description": description, "parametersJsonSchema": input});
             with(entry, "responseJsonSchema", output.cloned())

@@ -1,6 +1,7 @@
 //! What a call has of its packages: the versions of its own lock, found where interpreters look.
 
-use super::{FLAT, IndexedHost, PLAIN};
+use super::{FLAT, IndexedHost, PLAIN, rules};
+use crate::http::Web;
 use crate::prelude::*;
 use std::net::ToSocketAddrs;
 
@@ -433,4 +434,67 @@ fn one_command_locks_and_builds_the_packages_for_data_work() {
     assert_eq!(ended.out["logs"], json!([]), "no warning: {ended:?}");
     let listed = shop.cli(&["list", "--json"]).text();
     assert!(listed.contains("pandas 3."), "{listed}");
+}
+
+/// A process that waits with other packages than its lock has now serves no call.
+#[test]
+#[ignore = "second stage (.ci/full): needs a package index"]
+fn a_ready_process_is_not_used_after_its_packages_changed() {
+    let shop = IndexedHost::new(Who::ours());
+    let waits = "import json, sys, plain\nsys.stdin.read()\nprint(json.dumps(plain.version))\n";
+    let folder = shop.playground.tool(
+        "own",
+        "python",
+        waits,
+        json!({"execution": {"ready": true}}),
+    );
+    let table = "[ready]\nwhy = \"a test\"\n";
+    let own = rules("default", "required", false, table);
+    shop.playground.policy("own", "esc:own", &own);
+    let code = "[packages]\npython = { index = \"default\", lock_file = \"run-code.pylock.toml\", \
+                why = \"a test\" }\n[ready]\nimports = [\"plain\"]\nwhy = \"a test\"\n";
+    shop.playground.policy("code", "core:run-code", code);
+    let pin = |package: &str| {
+        shop.put(folder.join("requirements.txt"), shop.locked(package));
+        shop.deps_good(&["lock", "core:run-code", package]);
+        shop.settle();
+    };
+    pin("plain==1.0");
+    shop.deps_good(&["build"]);
+    let serve = shop.host(&["serve", "--http", "127.0.0.1:0"]);
+    let web = Web::run(serve, shop.playground.who.uid()).unwrap();
+    let source = "import json, plain\nprint(json.dumps(plain.version))";
+    let tools = [
+        ("esc:own", json!({})),
+        (
+            "core:run-code",
+            json!({"language": "python", "code": source}),
+        ),
+    ];
+    for (tool, arguments) in &tools {
+        wait_for("it waits", || {
+            let listed = web.get("/v1/calls", &[]).json()["ready"].to_string();
+            listed.contains(tool)
+        });
+        let answer = web
+            .call(tool, &json!({ "arguments": arguments }), &[])
+            .json();
+        assert_eq!(answer["usage"]["started"], "ready", "{tool}: {answer}");
+        assert!(
+            answer.to_string().contains("1.0"),
+            "the control of {tool}: {answer}"
+        );
+    }
+    wait_for("others wait", || {
+        let listed = web.get("/v1/calls", &[]).json()["ready"].to_string();
+        tools.iter().all(|(tool, _)| listed.contains(tool))
+    });
+    pin("plain==2.0");
+    for (tool, arguments) in &tools {
+        let answer = web
+            .call(tool, &json!({ "arguments": arguments }), &[])
+            .json();
+        let found = answer["outputData"].to_string();
+        assert!(found.contains("2.0"), "{tool}: {answer}");
+    }
 }

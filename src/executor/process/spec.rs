@@ -8,7 +8,7 @@ use crate::policy::{FILES_VARIABLE, Program, Shape};
 use crate::quantity::Limit;
 use crate::runtimes::{self, Guard};
 use crate::sandbox::{
-    self, CALL_OUTPUT, Executable, Serves, Spec, Stage, environment, probe, role_name,
+    self, CALL_FOLDER, CALL_OUTPUT, Executable, Serves, Spec, Stage, environment, probe, role_name,
 };
 use std::path::{Path, PathBuf};
 
@@ -74,12 +74,13 @@ pub fn spec(shape: &Shape, resolved: grants::ResolvedGrants, extra: &RoleNeeds) 
     let mut variables = shape_lines(shape);
     runtimes::set_variables(shape, &mut variables);
     let mut files = guard.files;
+    let mut scratch = font_lists(shape, &mut variables);
     if let (Some(stubs), Some((path, text))) = (&extra.stubs, runtimes::calls_shim(language)) {
         let name = path.rsplit('/').next().unwrap_or(path);
         files.push((name.to_owned(), text.to_owned()));
         let name = runtimes::stubs_name(language);
-        variables.push(format!("TOOL_STUBS=/.toolhost/{name}"));
-        files.push((name.to_owned(), stubs.clone()));
+        variables.push(format!("TOOL_STUBS={CALL_FOLDER}/{name}"));
+        scratch.push((Path::new("call").join(name), stubs.clone()));
     }
     if let Some((path, text)) = shim(shape, extra) {
         let name = path.rsplit('/').next().unwrap_or(path);
@@ -88,7 +89,6 @@ pub fn spec(shape: &Shape, resolved: grants::ResolvedGrants, extra: &RoleNeeds) 
     if !resolved.authorities.is_empty() {
         files.extend(authorities(resolved.authorities, &mut variables));
     }
-    let scratch = font_lists(shape, &mut variables);
     let built = shape.built.iter().filter_map(|built| built.link.clone());
     let mut stages: Vec<Stage> = resolved.stages.into_iter().map(Stage::Folder).collect();
     if extra.role.is_none() && shape.takes_files() {

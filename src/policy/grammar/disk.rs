@@ -63,7 +63,7 @@ pub fn lock_file(path: &Path) -> Result<String, FileProblem> {
         let fix = if path.exists() {
             ""
         } else {
-            "; `toolhost deps lock core:run-code NAME` writes it"
+            "; `toolhost deps lock core:run-code NAME` (or `--preset data-python`) writes it"
         };
         bad.problem.message.push_str(fix);
         bad

@@ -597,10 +597,19 @@ impl ServerHandler for Frontend {
 
     async fn list_resources(
         &self,
-        _: Option<PaginatedRequestParams>,
+        request: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        McpRequest::find(&context)?.charge(self.offered(&context)?.documents.resources())
+        let asked = McpRequest::find(&context)?;
+        let label = asked.label(&context)?;
+        let caller = asked.caller.clone();
+        let service = self.mcp.service.clone();
+        let _reader = service.limiter.readers.enter(&caller.user).await;
+        let own = service.clone();
+        let list = move || own.artifacts_of(&caller, label.as_deref());
+        let artifacts = tokio::task::spawn_blocking(list).await.unwrap_or_default();
+        let offered = self.offered(&context)?;
+        asked.charge(offered.documents.resources(artifacts, request)?)
     }
 
     async fn list_resource_templates(

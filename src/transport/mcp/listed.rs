@@ -6,7 +6,7 @@ use crate::base::text;
 use crate::fault::Kind;
 use crate::manifest::{Document, Manifest};
 use crate::registry;
-use crate::service::artifacts::OpenArtifact;
+use crate::service::artifacts::{ListedArtifact, OpenArtifact};
 use crate::service::{CallResult, Caller, Effects, Report, Service, output};
 use crate::transport::export;
 use crate::transport::lists::Lists;
@@ -16,7 +16,7 @@ use base64::engine::general_purpose::STANDARD;
 use rmcp::model::{
     CacheScope, ErrorData, GetPromptResult, ListPromptsResult, ListResourceTemplatesResult,
     ListResourcesResult, ListToolsResult, MetaObject, PaginatedRequestParams, Prompt,
-    PromptArgument, ReadResourceResult, Tool, ToolAnnotations,
+    PromptArgument, ReadResourceResult, Resource, Tool, ToolAnnotations,
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
@@ -114,17 +114,9 @@ impl ToolList {
         &self,
         request: Option<PaginatedRequestParams>,
     ) -> Result<ListToolsResult, ErrorData> {
-        let cursor = request
-            .and_then(|request| request.cursor)
-            .filter(|cursor| !cursor.is_empty());
-        let start = match cursor {
+        let start = match last_shown(request)? {
             None => 0,
-            Some(cursor) => {
-                let last = cursor_name(&cursor).ok_or_else(|| {
-                    ErrorData::invalid_params("This cursor was not given by this server.", None)
-                })?;
-                self.tools.partition_point(|tool| *tool.name <= *last)
-            }
+            Some(last) => self.tools.partition_point(|tool| *tool.name <= *last),
         };
         let page: Vec<Tool> = self.tools.iter().skip(start).take(PAGE).cloned().collect();
         let more = start + page.len() < self.tools.len();
@@ -138,6 +130,19 @@ impl ToolList {
         result.next_cursor = next;
         Ok(result)
     }
+}
+
+/// The last of what a client was shown of a list, as its cursor says. `None`: it begins.
+fn last_shown(request: Option<PaginatedRequestParams>) -> Result<Option<String>, ErrorData> {
+    let cursor = request
+        .and_then(|request| request.cursor)
+        .filter(|cursor| !cursor.is_empty());
+    let Some(cursor) = cursor else {
+        return Ok(None);
+    };
+    cursor_name(&cursor)
+        .map(Some)
+        .ok_or_else(|| ErrorData::invalid_params("This cursor was not given by this server.", None))
 }
 
 /// A cursor names the last tool of a page, so that a list that changes meanwhile skips and repeats
@@ -272,11 +277,31 @@ impl Documents {
         }).collect()
     }
 
-    pub fn resources(&self) -> ListResourcesResult {
-        let resources = self.listed(false, "uri");
-        ListResourcesResult::with_all_items(resources)
+    /// Resources of tools, then the artifacts of the caller, the newest first. Only these can be so
+    /// many that they need pages.
+    pub fn resources(
+        &self,
+        artifacts: Vec<ListedArtifact>,
+        request: Option<PaginatedRequestParams>,
+    ) -> Result<ListResourcesResult, ErrorData> {
+        let last = last_shown(request)?;
+        let mut resources = match &last {
+            None => self.listed(false, "uri"),
+            Some(_) => Vec::new(),
+        };
+        // Ids are in the order of time.
+        let mut left = artifacts
+            .iter()
+            .skip_while(|one| last.as_ref().is_some_and(|last| one.file.id >= *last));
+        let page: Vec<&ListedArtifact> = left.by_ref().take(PAGE).collect();
+        let more = left.next().and(page.last());
+        let next = more.map(|one| cursor_for(&one.file.id));
+        resources.extend(page.into_iter().filter_map(describe_artifact));
+        let mut result = ListResourcesResult::with_all_items(resources)
             .with_ttl_ms(0)
-            .with_cache_scope(CacheScope::Private)
+            .with_cache_scope(CacheScope::Private);
+        result.next_cursor = next;
+        Ok(result)
     }
 
     pub fn templates(&self) -> ListResourceTemplatesResult {
@@ -295,6 +320,13 @@ impl Documents {
             Some((manifest.id.as_str(), match_template(template, uri)?))
         })
     }
+}
+
+fn describe_artifact(artifact: &ListedArtifact) -> Option<Resource> {
+    let ListedArtifact { file, bytes } = artifact;
+    let listed = json!({ "uri": file.uri(), "name": file.name, "mimeType": file.media_type,
+        "size": bytes });
+    serde_json::from_value(listed).ok()
 }
 
 /// The values of a template's variables in an address, each a whole part of it.

@@ -7,6 +7,7 @@ use crate::base::json::{self, Indented};
 use crate::base::text;
 use crate::executor::{CallDeadline, Part, ToolAnswer};
 use crate::fault::Fault;
+use crate::manifest::Manifest;
 use crate::quantity::LARGE_TEXT_BYTES;
 use crate::service::{Report, Slot, output};
 use crate::transport::answers::{self, Parts, visible};
@@ -15,6 +16,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use rmcp::model::{CallToolResult, ContentBlock, MetaObject};
 use serde_json::{Value, json};
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 /// Longest text that is indented, bytes: what is nested deeply can grow a hundredfold.
@@ -148,7 +150,9 @@ async fn parts_of(mut report: Report) -> Result<Parts, Fault> {
     let has_schema = manifest
         .as_ref()
         .is_some_and(|manifest| manifest.output.is_some());
-    let wraps = manifest.is_some_and(|manifest| export::wraps_output(&manifest))
+    let wraps = manifest
+        .as_ref()
+        .is_some_and(|manifest| export::wraps_output(manifest))
         && !report.delivery.speaks_envelope;
     let mut answer = report
         .take_answer()
@@ -184,7 +188,10 @@ async fn parts_of(mut report: Report) -> Result<Parts, Fault> {
     let is_enveloped = report.delivery.speaks_envelope;
     if !has_blocks || beside.is_some() || is_enveloped {
         let bytes = json.iter().map(Part::bytes).sum::<usize>();
-        let indented = match beside.filter(|_| !has_schema && !is_string && !is_enveloped) {
+        let indented = match beside
+            .clone()
+            .filter(|_| !has_schema && !is_string && !is_enveloped)
+        {
             Some(place) if bytes <= MAX_INDENTED_BYTES => {
                 answer
                     .read(false, move |text| indented(&text.as_str()[place]))
@@ -211,19 +218,71 @@ async fn parts_of(mut report: Report) -> Result<Parts, Fault> {
     content.extend(left(&report));
     let mut all = vec![part("\"content\":[")];
     all.extend(content.join(&part(",")));
-    match (wraps, is_object) {
-        (true, _) => {
-            all.push(part("],\"structuredContent\":{\"result\":"));
-            all.extend(json);
-            all.push(part("}"));
-        }
-        (false, true) => {
-            all.push(part("],\"structuredContent\":"));
-            all.extend(json);
-        }
-        (false, false) => all.push(part("]")),
+    all.push(part("]"));
+    if wraps || is_object {
+        all.push(part(",\"structuredContent\":"));
+        // An envelope has the files already.
+        let files = match beside.filter(|_| !is_enveloped) {
+            Some(place) => files_beside(&report, &answer, place, manifest, wraps).await?,
+            None => None,
+        };
+        all.extend(structured(json, wraps, files));
     }
     Ok(all)
+}
+
+/// An object with this answer: itself, or (`wraps`) its one member. `files`: also the files that the
+/// call left.
+fn structured(json: Parts, wraps: bool, files: Option<String>) -> Parts {
+    let (begin, rest) = match (wraps, files) {
+        (false, None) => return json,
+        (true, None) => ("{\"result\":".to_owned(), json),
+        (true, Some(files)) => (format!("{{\"artifacts\":{files},\"result\":"), json),
+        (false, Some(files)) => {
+            let comma = if json[0].starts_with(b"{}") { "" } else { "," };
+            let begin = format!("{{\"artifacts\":{files}{comma}");
+            let mut rest = json;
+            rest[0] = rest[0].without_first();
+            (begin, rest)
+        }
+    };
+    let end = wraps.then(|| part("}"));
+    std::iter::once(part(&begin))
+        .chain(rest)
+        .chain(end)
+        .collect()
+}
+
+/// The files that the call left, as JSON, if they may stand beside the members of this answer: it
+/// has none of that name, and its schema takes one.
+async fn files_beside(
+    report: &Report,
+    answer: &ToolAnswer,
+    place: Range<usize>,
+    manifest: Option<Arc<Manifest>>,
+    wraps: bool,
+) -> Result<Option<String>, Fault> {
+    let files = report.listed_artifacts();
+    if files.is_empty() {
+        return Ok(None);
+    }
+    let (files, shown) = (json!(files), text::json(&json!(files), false));
+    if wraps {
+        return Ok(Some(shown));
+    }
+    if answer.small().is_none() {
+        return Ok(None);
+    }
+    let takes = answer.read(true, move |text| {
+        let schema = manifest.as_ref().and_then(|it| it.output.as_ref());
+        let Ok(Value::Object(mut all)) = serde_json::from_str(&text.as_str()[place]) else {
+            return false;
+        };
+        let is_new = all.insert("artifacts".to_owned(), files).is_none();
+        let all = Value::Object(all);
+        is_new && schema.is_none_or(|schema| schema.flaws(&all).is_empty())
+    });
+    Ok(takes.await?.then_some(shown))
 }
 
 /// What of the files of a call is not where the answer may say that it is. `None`: all of them are.

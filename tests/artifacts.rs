@@ -1,0 +1,449 @@
+//! What is known of files that calls brought and left: records, lists, forms of answers, and a store
+//! that several processes use.
+
+use crate::files::{FORM, form};
+use crate::http::Web;
+use crate::prelude::*;
+use toolhost::base::sha256_hex;
+
+const COPIES: &str = "import json, os, shutil
+for name in os.listdir('/tmp/call/input'):
+    shutil.copy('/tmp/call/input/' + name, '/tmp/call/output/' + name)
+print(json.dumps({'files': len(os.listdir('/tmp/call/output'))}))
+";
+/// Leaves as many files as its argument says.
+const LEAVES: &str = "import json, sys
+count = json.load(sys.stdin)['n']
+for n in range(count):
+    open('/tmp/call/output/%d.txt' % n, 'w').write('left %d' % n)
+print(count)
+";
+
+fn numbers() -> Value {
+    json!({"parameters": {"type": "object", "properties": {"n": {"type": "integer"}}},
+        "limits": {"artifactFiles": 128}})
+}
+
+fn playground(tools: &[(&str, &str, Value)]) -> Playground {
+    let tools: Vec<_> = tools
+        .iter()
+        .map(|(name, script, more)| (*name, "python", *script, more.clone()))
+        .collect();
+    Playground::with(Who::ours(), &tools)
+}
+
+#[test]
+fn records_and_reports_name_the_files_of_a_call() {
+    let more = json!({"limits": {"artifactFiles": 64}});
+    let playground = playground(&[("copies", COPIES, more)]);
+    playground.policy(
+        "more",
+        "esc:copies",
+        "[files]\nread = [{ path = \"./**\", why = \"w\" }]\n[limits]\nartifact_files = 64\n",
+    );
+    let files: Vec<String> = (0..40)
+        .map(|n| {
+            let path = playground.path(&format!("home/{n}.csv"));
+            fs::write(&path, format!("never in a record {n}")).unwrap();
+            format!("file=@{}", path.display())
+        })
+        .collect();
+    playground.settle();
+    let record = |count: usize| {
+        let mut words = vec!["call", "esc:copies", "--json"];
+        words.extend(files[..count].iter().map(String::as_str));
+        let ended = playground.cli(&words);
+        assert_eq!(ended.out["outputData"]["files"], count, "{ended:?}");
+        let record = playground.records().pop().unwrap();
+        assert!(!record.to_string().contains("never in a record"));
+        (ended.out, record)
+    };
+    let (out, one) = record(1);
+    let digest = sha256_hex(b"never in a record 0");
+    let known = json!([{"name": "0.csv", "bytes": 19, "sha256": digest}]);
+    assert_eq!((&one["files"], &one["artifacts"]), (&known, &known));
+    assert_eq!(out["artifacts"][0]["sha256"], digest);
+    let (_, many) = record(40);
+    for list in ["files", "artifacts"] {
+        let list = many[list].as_array().unwrap();
+        assert_eq!((list.len(), &list[32]["count"]), (33, &json!(8)));
+        assert_eq!(list[32]["sha256"].as_str().map(str::len), Some(64));
+    }
+    let (_, none) = record(0);
+    assert!(none["files"].is_null() && none["artifacts"].is_null());
+    let report = |tool: &str| playground.cli(&["audit", tool]).text();
+    for folder in ["/tmp/call/input", "/tmp/call/output"] {
+        assert!(report("esc:copies").contains(folder), "{folder}");
+        assert!(!report("core:task-status").contains(folder), "{folder}");
+    }
+}
+
+#[test]
+fn mcp_lists_artifacts_as_resources_page_by_page() {
+    let playground = playground(&[("leaves", LEAVES, numbers())]);
+    let limits =
+        "[files]\nread = [{ path = \"./**\", why = \"w\" }]\n[limits]\nartifact_files = 128\n";
+    playground.policy("more", "esc:leaves", limits);
+    playground.settle();
+    let mut server = Server::start(&playground);
+    let hello = server.hello();
+    server.answers(&[hello]);
+    let mut page = |cursor: Option<&Value>| {
+        let asked = server.asked("resources/list", json!({ "cursor": cursor }));
+        let listed = asked["result"]["resources"].as_array().cloned();
+        (listed.unwrap_or_default(), asked)
+    };
+    assert_eq!(page(None).0.len(), 0);
+    for _ in 0..2 {
+        server.called("esc__leaves", json!({"n": 120}));
+    }
+    let mut page = |cursor: Option<&Value>| {
+        let asked = server.asked("resources/list", json!({ "cursor": cursor }));
+        let listed = asked["result"]["resources"].as_array().cloned();
+        (listed.unwrap_or_default(), asked)
+    };
+    let (first, asked) = page(None);
+    let (second, last) = page(Some(&asked["result"]["nextCursor"]));
+    assert_eq!((first.len(), second.len()), (200, 40), "{last}");
+    assert!(last["result"]["nextCursor"].is_null());
+    let addresses = first.iter().chain(&second).map(|it| it["uri"].as_str());
+    let addresses: Vec<_> = addresses.map(Option::unwrap).collect();
+    assert!(addresses.is_sorted_by(|a, b| a > b), "the newest first");
+    assert!(first[0]["size"].as_u64().unwrap() > 0);
+    let bad = json!("01932d5b4f3c7d2e8a9b0c1d2e3f4a5b.00000000");
+    assert!(page(Some(&bad)).1["error"].is_object());
+    let oldest = json!({"uri": addresses[239]});
+    let read = server.asked("resources/read", oldest);
+    assert!(read.to_string().contains("left 0"), "{read}");
+}
+
+#[test]
+fn http_lists_artifacts_of_a_caller_and_of_whom_it_acts_as() {
+    let playground = playground(&[("leaves", LEAVES, numbers())]);
+    let rules = "[[caller]]\nname = \"ann\"\nwhy = \"w\"\ntools = [\"*\"]\nact_as = [\"carl\"]\n\
+        [[caller]]\nname = \"*\"\nwhy = \"w\"\ntools = [\"*\"]\n";
+    let file = playground.path("sandbox-policies/callers.policy.toml");
+    fs::write(file, rules).unwrap();
+    playground.settle();
+    let (web, [ann, bob]) = Web::for_callers(&playground, ["ann", "bob"]);
+    for user in ["ann", "carl"] {
+        let body = json!({"arguments": {"n": 1}, "user": user});
+        web.call("esc:leaves", &body, &[&ann]).is(200, "none");
+    }
+    let listed = |path: &str, who: &str| {
+        let all = web.get(path, &[who]).is(200, "none").json();
+        let ids = all["artifacts"].as_array().unwrap().iter();
+        ids.map(|it| it["id"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    let own = listed("/v1/artifacts", &ann);
+    let carls = listed("/v1/artifacts?as=carl", &ann);
+    assert_eq!((own.len(), carls.len()), (1, 1));
+    assert_ne!(own, carls);
+    assert_eq!(own, listed("/v1/artifacts?as=ann", &ann));
+    assert!(listed("/v1/artifacts", &bob).is_empty());
+    for path in ["/v1/artifacts", &format!("/v1/artifacts/{}", carls[0])] {
+        for (other, who) in [("bob", &ann), ("carl", &bob), ("ann", &bob)] {
+            let path = format!("{path}?as={other}");
+            web.get(&path, &[who]).is(403, "AuthorizationError: act as");
+        }
+    }
+    let one = format!("/v1/artifacts/{}", carls[0]);
+    assert_eq!(web.get(&format!("{one}?as=carl"), &[&ann]).body, "left 0");
+    for who in [&ann, &bob] {
+        web.get(&one, &[who]).is(404, "ParameterValidationError");
+    }
+}
+
+#[test]
+fn what_a_model_reads_of_files_is_text_and_structured() {
+    let answers = |shown: &str| {
+        format!("open('/tmp/call/output/a.txt', 'w').write('left')\nprint('{shown}')\n")
+    };
+    let object = answers("{\"a\": 1}");
+    let open = json!({"type": "object", "properties": {"a": {"type": "integer"}}});
+    let mut closed = open.clone();
+    closed["additionalProperties"] = json!(false);
+    let playground = playground(&[
+        ("plain", &object, json!({})),
+        ("open", &object, json!({ "output": open })),
+        ("closed", &object, json!({ "output": closed })),
+        ("own", &answers("{\"artifacts\": 1}"), json!({})),
+        ("empty", &answers("{}"), json!({})),
+        (
+            "number",
+            &answers("1"),
+            json!({"output": {"type": "integer"}}),
+        ),
+    ]);
+    playground.allow_builtin_tools();
+    playground.settle();
+    let mut server = Server::start(&playground);
+    let hello = server.hello();
+    server.answers(&[hello]);
+    let mut called = |name: &str, arguments: Value| {
+        let answer = server.called(name, arguments);
+        let content = answer["result"]["content"].to_string();
+        assert!(content.contains("a.txt (text/plain, 4 bytes)"), "{answer}");
+        let mut structured = answer["result"]["structuredContent"].clone();
+        let files = structured["artifacts"].take();
+        if files.is_array() {
+            assert_eq!(
+                (&files[0]["name"], &files[0]["bytes"]),
+                (&json!("a.txt"), &json!(4))
+            );
+        }
+        (structured, files.is_array())
+    };
+    for (name, wanted, has_files) in [
+        ("plain", json!({"artifacts": null, "a": 1}), true),
+        ("open", json!({"artifacts": null, "a": 1}), true),
+        ("closed", json!({"artifacts": null, "a": 1}), false),
+        ("own", json!({"artifacts": null}), false),
+        ("empty", json!({"artifacts": null}), true),
+        ("number", json!({"artifacts": null, "result": 1}), true),
+    ] {
+        let found = called(&format!("esc__{name}"), json!({}));
+        assert_eq!(found, (wanted, has_files), "{name}");
+    }
+    let code = json!({"language": "python", "code": object});
+    let (envelope, has_files) = called("core__run-code", code);
+    assert!(has_files && envelope["outputData"]["a"] == 1, "{envelope}");
+}
+
+#[test]
+fn a_word_of_the_command_line_brings_the_file_of_a_parameter() {
+    let script = "import json, sys
+asked = json.load(sys.stdin)
+print(json.dumps([open(asked['doc']).read(), asked['handle'], [open(one).read() for one in asked['more']]]))
+";
+    let parameters = json!({"type": "object", "required": ["doc"], "properties": {
+        "doc": {"type": "string", "format": "file"}, "handle": {"type": "string"},
+        "more": {"type": "array", "items": {"type": "string", "format": "file"}}}});
+    let playground = playground(&[("reads", script, json!({ "parameters": parameters }))]);
+    let [one, two] = ["one", "two"].map(|name| {
+        let path = playground.path(&format!("home/{name}"));
+        fs::write(&path, name).unwrap();
+        format!("@{}", path.display())
+    });
+    playground.settle();
+    let call = |words: &[String]| {
+        let mut all = vec!["call", "esc:reads", "--json"];
+        all.extend(words.iter().map(String::as_str));
+        playground.cli(&all)
+    };
+    let words = [
+        format!("doc={one}"),
+        "handle=@ann".into(),
+        format!("more={two}"),
+    ];
+    let ended = call(&words);
+    let wanted = json!(["one", "@ann", ["two"]]);
+    assert_eq!(ended.out["outputData"], wanted, "{ended:?}");
+    let missing = call(&["doc=@/nowhere".into(), "handle=x".into()]);
+    assert!(missing.stderr.contains("/nowhere"), "{missing:?}");
+    assert_eq!(missing.code, Some(2), "{missing:?}");
+    let shared = json!({"doc": "@/etc/passwd", "handle": "x", "more": []});
+    let ended = playground.call("esc:reads", &shared.to_string());
+    fits("ParameterValidationError: must hold a file", &ended).unwrap();
+}
+
+/// Two servers and calls of their own use one store at once: nothing is lost, nothing is corrupt, and
+/// what is kept is bounded for all of them together.
+#[test]
+fn several_processes_share_one_store() {
+    let playground = playground(&[("leaves", LEAVES, numbers())]);
+    let config = playground.path("state/config.toml");
+    fs::write(&config, "").unwrap();
+    playground.settle();
+    let flags = |command: &mut Command| {
+        command.arg("--config").arg(&config);
+    };
+    let server = || {
+        let mut command = playground.host();
+        flags(&mut command);
+        command.args(["serve", "--http", "127.0.0.1:0"]);
+        Web::run(command, playground.who.uid()).unwrap()
+    };
+    let ids = |report: &Value| -> BTreeSet<String> {
+        let all = report["artifacts"].as_array().unwrap().iter();
+        all.map(|it| it["id"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    let storm = |webs: &[Web; 2]| -> BTreeSet<String> {
+        std::thread::scope(|scope| {
+            let through_servers = webs.iter().map(|web| {
+                scope.spawn(|| {
+                    let body = json!({"arguments": {"n": 5}});
+                    let reports =
+                        (0..4).map(|_| web.call("esc:leaves", &body, &[]).is(200, "none"));
+                    reports.flat_map(|it| ids(&it.json())).collect()
+                })
+            });
+            let alone = scope.spawn(|| {
+                let ended = (0..4).map(|_| {
+                    let mut command = playground.host();
+                    flags(&mut command);
+                    command.args(["call", "esc:leaves", "--json", "n=5"]);
+                    finish(command, b"")
+                });
+                ended.flat_map(|it| ids(&it.out)).collect()
+            });
+            let all: Vec<_> = through_servers.chain([alone]).collect();
+            let all = all.into_iter().map(|one| one.join().unwrap());
+            all.flat_map(|one: BTreeSet<String>| one).collect()
+        })
+    };
+    let listed = |web: &Web| ids(&web.get("/v1/artifacts", &[]).is(200, "none").json());
+    let webs = [server(), server()];
+    let made = storm(&webs);
+    assert_eq!(made.len(), 60);
+    for web in &webs {
+        assert_eq!(listed(web), made);
+        for id in &made {
+            let content = web.get(&format!("/v1/artifacts/{id}"), &[]);
+            assert!(content.body.starts_with("left "), "{content:?}");
+        }
+    }
+    drop(webs);
+    // 6 bytes each: seven of them fit.
+    fs::write(&config, "[artifacts]\nbytes_per_caller = 45\nhours = 1\n").unwrap();
+    let webs = [server(), server()];
+    let made = storm(&webs);
+    let kept = listed(&webs[0]);
+    assert_eq!(kept.len(), 7, "{kept:?}");
+    assert_eq!(kept, listed(&webs[1]));
+    let newest: BTreeSet<_> = made.iter().rev().take(7).cloned().collect();
+    assert_eq!(kept, newest, "the oldest go first");
+    for id in &made {
+        let content = webs[1].get(&format!("/v1/artifacts/{id}"), &[]);
+        let is_whole = content.status == 200 && content.body.starts_with("left ");
+        assert_eq!(is_whole, kept.contains(id), "{content:?}");
+    }
+    let files = fs::read_dir(playground.path("state/artifacts")).unwrap();
+    assert_eq!(files.count(), 14, "nothing is left behind");
+}
+
+/// What is kept is bounded for each principal, under whatever names it acts, and for nobody else.
+#[test]
+fn the_bytes_of_artifacts_are_counted_for_each_principal() {
+    let playground = playground(&[("leaves", LEAVES, numbers())]);
+    let config = playground.path("state/config.toml");
+    // 6 bytes each: two fit.
+    fs::write(&config, "[artifacts]\nbytes_per_caller = 13\n").unwrap();
+    let rules = "[[caller]]\nname = \"ann\"\nwhy = \"w\"\ntools = [\"*\"]\nact_as = [\"carl\"]\n\
+        [[caller]]\nname = \"*\"\nwhy = \"w\"\ntools = [\"*\"]\n";
+    fs::write(
+        playground.path("sandbox-policies/callers.policy.toml"),
+        rules,
+    )
+    .unwrap();
+    playground.settle();
+    let (tokens, [ann, bob]) = crate::http::tokens(&playground, ["ann", "bob"]);
+    let mut command = playground.host();
+    command.arg("--config").arg(&config);
+    command.args(["serve", "--http", "127.0.0.1:0", "--token-file", &tokens]);
+    let web = Web::run(command, playground.who.uid()).unwrap();
+    let store = |user: &str, who: &str| {
+        let body = json!({"arguments": {"n": 1}, "user": user});
+        let out = web.call("esc:leaves", &body, &[who]).is(200, "none").json();
+        format!(
+            "/v1/artifacts/{}",
+            out["artifacts"][0]["id"].as_str().unwrap()
+        )
+    };
+    let is_there = |path: &str, who: &str| web.get(path, &[who]).status == 200;
+    let anns = store("ann", &ann);
+    let bobs = store("bob", &bob);
+    let first = store("carl", &ann) + "?as=carl";
+    for (path, who) in [(&anns, &ann), (&first, &ann), (&bobs, &bob)] {
+        assert!(is_there(path, who), "the control: {path}");
+    }
+    let second = store("carl", &ann) + "?as=carl";
+    assert!(!is_there(&anns, &ann), "the oldest of the principal");
+    assert!(is_there(&first, &ann) && is_there(&second, &ann));
+    assert!(is_there(&bobs, &bob), "of another principal");
+}
+
+/// Each call of a batch has a copy of what all of them get, and is charged for it.
+#[test]
+fn files_of_a_batch_are_charged_for_each_copy() {
+    let script =
+        "import os, time\ntime.sleep(8)\nprint(os.path.getsize('/tmp/call/input/large'))\n";
+    let playground = playground(&[("waits", script, json!({}))]);
+    playground.settle();
+    let (web, [ann, bob]) = Web::for_callers(&playground, ["ann", "bob"]);
+    // A principal has 256 MiB: the form, and the copies.
+    let large = "x".repeat(60 << 20);
+    let send = |count: usize, who: &str| {
+        let calls = vec![json!({"tool": "esc:waits"}); count];
+        let request = json!({ "calls": calls }).to_string();
+        let parts = [("request", "", request.as_str()), ("_all", "large", &large)];
+        let body = form(&parts);
+        let reply = web.ask("POST", "/v1/calls", &[who, FORM], &body).body;
+        let done = reply.matches("\"outputData\":62914560").count();
+        let full = reply.matches("take the memory of this principal").count();
+        (done, full > 0)
+    };
+    let (done, is_full) = send(5, &ann);
+    assert!(is_full && (1..=3).contains(&done), "{done}");
+    assert_eq!(send(2, &bob), (2, false), "the control");
+    assert_eq!(send(2, &ann), (2, false), "nothing stays charged");
+}
+
+/// What can hold a script is shown as no picture, whatever its name says, and is always saved.
+#[test]
+fn a_picture_that_is_a_page_is_not_shown() {
+    let script = "here = '/tmp/call/output/'
+png = bytes.fromhex('89504e470d0a1a0a0000000d4948445200000001000000010802000000907753de')
+svg = b'<svg xmlns=\"http://www.w3.org/2000/svg\"><script>alert(1)</script></svg>'
+pages = {'a.png': b'<html><script>alert(1)</script>', 'b.png': svg, 'c.png': b'<?xml version=\"1.0\"?>' + svg,
+    'd.png': b'\\n ' + svg, 'e.gif': b'<!-- GIF89a -->' + svg, 'f.jpg': b'\\xef\\xbb\\xbf<html>'}
+for name, content in pages.items() | {'g.txt': png}.items():
+    open(here + name, 'wb').write(content)
+print(1)
+";
+    let playground = playground(&[("shows", script, json!({}))]);
+    let mut server = Server::start(&playground);
+    let hello = server.hello();
+    server.answers(&[hello]);
+    let answer = server.called("esc__shows", json!({}));
+    let content = answer["result"]["content"].as_array().unwrap();
+    let of_type = |name: &str| content.iter().filter(|it| it["type"] == name).count();
+    assert_eq!(of_type("image"), 1, "the control: {answer}");
+    assert_eq!(of_type("resource_link"), 7, "{answer}");
+    let web = Web::start(&playground, &[]);
+    let all = web.get("/v1/artifacts", &[]).json();
+    for artifact in all["artifacts"].as_array().unwrap() {
+        let path = format!("/v1/artifacts/{}", artifact["id"].as_str().unwrap());
+        let reply = web.get(&path, &[]);
+        let has = |name: &str, part: &str| reply.header(name).is_some_and(|it| it.contains(part));
+        assert!(has("content-disposition", "attachment"), "{reply:?}");
+        assert!(has("x-content-type-options", "nosniff"), "{reply:?}");
+        assert!(has("content-security-policy", "sandbox"), "{reply:?}");
+        let is_picture = artifact["name"] == "g.txt";
+        assert_eq!(has("content-type", "image/"), is_picture, "{reply:?}");
+    }
+}
+
+/// Only what runs as a process of ours has a folder for files, and a refusal says so.
+#[test]
+fn tools_without_a_folder_for_files_refuse_them_by_type() {
+    let playground = playground(&[("reads", COPIES, json!({}))]);
+    let file = playground.path("home/a.csv");
+    fs::write(&file, "a").unwrap();
+    let wasm = "(module (memory (export \"memory\") 1) (func (export \"_start\")))";
+    playground.tool("module", "wasm", wasm, json!({}));
+    playground.allow_builtin_tools();
+    playground.settle();
+    let file = format!("file=@{}", file.display());
+    let call = |tool: &str, words: &[&str]| {
+        playground.cli(&[&["call", tool, "--json", &file], words].concat())
+    };
+    fits("ok {\"files\":1}", &call("esc:reads", &[])).unwrap();
+    for (tool, words) in [("esc:module", &[][..]), ("core:task-status", &["id=x"])] {
+        let wanted =
+            "ParameterValidationError: takes no files: only scripts of Python, Node and Bun";
+        fits(wanted, &call(tool, words)).unwrap_or_else(|why| panic!("{tool}: {why}"));
+    }
+}

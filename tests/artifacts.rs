@@ -86,8 +86,6 @@ fn mcp_lists_artifacts_as_resources_page_by_page() {
     playground.policy("more", "esc:leaves", limits);
     playground.settle();
     let mut server = Server::start(&playground);
-    let hello = server.hello();
-    server.answers(&[hello]);
     let mut page = |cursor: Option<&Value>| {
         let asked = server.asked("resources/list", json!({ "cursor": cursor }));
         let listed = asked["result"]["resources"].as_array().cloned();
@@ -121,6 +119,7 @@ fn mcp_lists_artifacts_as_resources_page_by_page() {
 fn http_lists_artifacts_of_a_caller_and_of_whom_it_acts_as() {
     let playground = playground(&[("leaves", LEAVES, numbers())]);
     let rules = "[[caller]]\nname = \"ann\"\nwhy = \"w\"\ntools = [\"*\"]\nact_as = [\"carl\"]\n\
+        [[caller]]\nname = \"bob\"\nwhy = \"w\"\ntools = [\"*\"]\nact_as = [\"carl\"]\n\
         [[caller]]\nname = \"*\"\nwhy = \"w\"\ntools = [\"*\"]\n";
     let file = playground.path("sandbox-policies/callers.policy.toml");
     fs::write(file, rules).unwrap();
@@ -143,7 +142,7 @@ fn http_lists_artifacts_of_a_caller_and_of_whom_it_acts_as() {
     assert_eq!(own, listed("/v1/artifacts?as=ann", &ann));
     assert!(listed("/v1/artifacts", &bob).is_empty());
     for path in ["/v1/artifacts", &format!("/v1/artifacts/{}", carls[0])] {
-        for (other, who) in [("bob", &ann), ("carl", &bob), ("ann", &bob)] {
+        for (other, who) in [("bob", &ann), ("ann", &bob)] {
             let path = format!("{path}?as={other}");
             web.get(&path, &[who]).is(403, "AuthorizationError: act as");
         }
@@ -153,6 +152,10 @@ fn http_lists_artifacts_of_a_caller_and_of_whom_it_acts_as() {
     for who in [&ann, &bob] {
         web.get(&one, &[who]).is(404, "ParameterValidationError");
     }
+    // The same name through another principal is another owner.
+    assert!(listed("/v1/artifacts?as=carl", &bob).is_empty());
+    web.get(&format!("{one}?as=carl"), &[&bob])
+        .is(404, "ParameterValidationError");
 }
 
 #[test]
@@ -179,8 +182,6 @@ fn what_a_model_reads_of_files_is_text_and_structured() {
     playground.allow_builtin_tools();
     playground.settle();
     let mut server = Server::start(&playground);
-    let hello = server.hello();
-    server.answers(&[hello]);
     let mut called = |name: &str, arguments: Value| {
         let answer = server.called(name, arguments);
         let content = answer["result"]["content"].to_string();
@@ -391,6 +392,51 @@ fn files_of_a_batch_are_charged_for_each_copy() {
     assert_eq!(send(2, &ann), (2, false), "nothing stays charged");
 }
 
+/// Each file takes a descriptor, and counts for that even if it is empty: a principal that never ends
+/// its forms gets no more of them, and takes nothing from others.
+#[test]
+fn descriptors_of_files_are_charged_to_their_principal() {
+    let playground = playground(&[("copies", COPIES, json!({}))]);
+    playground.settle();
+    let (web, [ann, bob]) = Web::for_callers(&playground, ["ann", "bob"]);
+    let names: Vec<String> = (0..32).map(|n| n.to_string()).collect();
+    let files = names.iter().map(|name| ("x", name.as_str(), ""));
+    let parts: Vec<_> = [("request", "", "{}")].into_iter().chain(files).collect();
+    let whole = form(&parts);
+    let calls = "/v1/tools/esc:copies/calls";
+    let held = || fs::read_dir(format!("/proc/{}/fd", web.child.id())).map_or(0, Iterator::count);
+    let before = held();
+    let length = format!("Content-Length: {}", whole.len() + 1000);
+    // Without its last boundary, a form goes on.
+    let open: Vec<TcpStream> = (0..150)
+        .map(|_| {
+            web.send(
+                "POST",
+                calls,
+                &[&ann, FORM, &length],
+                &whole[..whole.len() - 8],
+            )
+        })
+        .collect();
+    let mut full = 0;
+    for mut stream in &open {
+        stream
+            .set_read_timeout(Some(Duration::from_millis(200)))
+            .unwrap();
+        let mut answer = [0; 12];
+        full += usize::from(stream.read_exact(&mut answer).is_ok() && answer == *b"HTTP/1.1 503");
+    }
+    // 33 parts of 64 KiB each, of 256 MiB.
+    assert!((20..40).contains(&full), "{full} of 150");
+    assert!(held() < before + 150 + 33 * 125, "{} descriptors", held());
+    let others = web.ask("POST", calls, &[&bob, FORM], &whole);
+    assert_eq!(others.is(200, "none").json()["outputData"]["files"], 32);
+    drop(open);
+    wait_for("nothing is kept", || held() <= before + 10);
+    web.ask("POST", calls, &[&ann, FORM], &whole)
+        .is(200, "none");
+}
+
 /// What can hold a script is shown as no picture, whatever its name says, and is always saved.
 #[test]
 fn a_picture_that_is_a_page_is_not_shown() {
@@ -405,8 +451,6 @@ print(1)
 ";
     let playground = playground(&[("shows", script, json!({}))]);
     let mut server = Server::start(&playground);
-    let hello = server.hello();
-    server.answers(&[hello]);
     let answer = server.called("esc__shows", json!({}));
     let content = answer["result"]["content"].as_array().unwrap();
     let of_type = |name: &str| content.iter().filter(|it| it["type"] == name).count();
@@ -430,20 +474,57 @@ print(1)
 #[test]
 fn tools_without_a_folder_for_files_refuse_them_by_type() {
     let playground = playground(&[("reads", COPIES, json!({}))]);
-    let file = playground.path("home/a.csv");
-    fs::write(&file, "a").unwrap();
     let wasm = "(module (memory (export \"memory\") 1) (func (export \"_start\")))";
     playground.tool("module", "wasm", wasm, json!({}));
     playground.allow_builtin_tools();
     playground.settle();
-    let file = format!("file=@{}", file.display());
-    let call = |tool: &str, words: &[&str]| {
-        playground.cli(&[&["call", tool, "--json", &file], words].concat())
+    let web = Web::start(&playground, &[]);
+    let call = |tool: &str, request: &str| {
+        let body = form(&[("request", "", request), ("x", "a.csv", "a")]);
+        web.ask("POST", &format!("/v1/tools/{tool}/calls"), &[FORM], &body)
     };
-    fits("ok {\"files\":1}", &call("esc:reads", &[])).unwrap();
-    for (tool, words) in [("esc:module", &[][..]), ("core:task-status", &["id=x"])] {
+    call("esc:reads", "{}").is(200, "none");
+    for (tool, request) in [
+        ("esc:module", "{}"),
+        ("core:task-status", "{\"id\": \"x\"}"),
+    ] {
         let wanted =
             "ParameterValidationError: takes no files: only scripts of Python, Node and Bun";
-        fits(wanted, &call(tool, words)).unwrap_or_else(|why| panic!("{tool}: {why}"));
+        call(tool, request).is(422, wanted);
     }
+}
+
+/// A batch says which artifacts its tools get, by tool or by file.
+#[test]
+fn a_batch_gives_its_tools_their_files_in_either_form() {
+    let script = "import json, os\nprint(json.dumps(sorted(open('/tmp/call/input/' + name).read() for name in \
+        os.listdir('/tmp/call/input'))))\n";
+    let playground = playground(&[
+        ("leaves", LEAVES, numbers()),
+        ("one", script, json!({})),
+        ("two", script, json!({})),
+    ]);
+    let web = Web::start(&playground, &[]);
+    let left = web.call("esc:leaves", &json!({"arguments": {"n": 3}}), &[]);
+    let left = left.is(200, "none").json();
+    let id = |name: &str| {
+        let mut all = left["artifacts"].as_array().unwrap().iter();
+        all.find(|it| it["name"] == name).unwrap()["id"].clone()
+    };
+    let [zero, one, two] = ["0.txt", "1.txt", "2.txt"].map(id);
+    let by_tool = json!({"tool_resources": {"esc:one": {"file_ids": [zero]},
+        "esc:two": {"file_ids": [one]}, "_all": {"file_ids": [two]}}});
+    let by_file = json!({"files": [{"file_id": zero, "tools": [{"type": "esc:one"}]},
+        {"file_id": one, "tools": [{"type": "esc:two"}]}, {"file_id": two}]});
+    for mut batch in [by_tool, by_file] {
+        batch["calls"] = json!([{"tool": "esc:one"}, {"tool": "esc:two", "files": [two]}]);
+        let reply = web.ask("POST", "/v1/calls", &[], &batch.to_string());
+        for wanted in ["[\"left 0\",\"left 2\"]", "[\"left 1\",\"left 2\"]"] {
+            let wanted = format!("\"outputData\":{wanted}");
+            assert!(reply.body.contains(&wanted), "{reply:?}");
+        }
+    }
+    let wrong = json!({"calls": [{"tool": "esc:one"}], "files": ["x"]});
+    let reply = web.ask("POST", "/v1/calls", &[], &wrong.to_string());
+    assert_eq!(reply.status, 400, "{reply:?}");
 }

@@ -50,6 +50,7 @@ mod speakers;
 mod streamed;
 mod target;
 pub mod tool_audit;
+pub mod tool_files;
 pub mod tool_stubs;
 mod traces;
 

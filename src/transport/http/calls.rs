@@ -8,7 +8,9 @@ use crate::base::json::{self, Object};
 use crate::base::semaphore::Permit;
 use crate::base::text;
 use crate::fault::{Fault, Kind};
+use crate::quantity::MAX_FILES;
 use crate::service::background::{EndReport, Receipt};
+use crate::service::tool_files::{FOR_ALL, SharedFile, ToolFiles, ToolResources};
 use crate::service::{
     self, Arguments, BroughtFile, CallRequest, CallResult, Charged, Event, Report, Show, Sink,
     Speakers, Stage, StageEvent, arguments,
@@ -325,13 +327,18 @@ fn explain(mut report: Report, stray: Option<&str>) -> Report {
 const MAX_CALLS: usize = 64;
 const BATCH_SHAPE: &str = "The body is {\"calls\": \
                      [{\"tool\": …, \"arguments\": …, \"files\": …, \"timeoutMs\": …, \"hidden\": …}, …], \
-                     \"user\": …, \"atOnce\": …}, of which only the calls, with their tools, are \
+                     \"user\": …, \"atOnce\": …, \"files\": …, \"tool_resources\": …}, of which only the calls, with their tools, are \
                      required.";
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct BatchBody {
     calls: Vec<Object<BatchCall>>,
+    /// Artifacts for tools of the batch, by tool and by file.
+    #[serde(default, rename = "tool_resources")]
+    resources: ToolResources,
+    #[serde(default)]
+    files: Vec<SharedFile>,
     /// The user to call for.
     user: Option<String>,
     #[serde(default, deserialize_with = "whole")]
@@ -401,9 +408,6 @@ pub async fn batch(known: KnownRequest, body: Body) -> Result<Response, Refusal>
     }))
 }
 
-/// The name of a part whose file all calls of a batch get.
-const FOR_ALL: &str = "_all";
-
 /// `files`: each for the calls of the tool that its part is named after, or for all.
 fn begin_batch(
     start: &Start,
@@ -417,11 +421,17 @@ fn begin_batch(
         .service
         .catalog
         .who(&start.known.caller, batch.user.as_deref());
+    let mut stored = ToolFiles::from(&batch.resources);
+    stored.extend(batch.files.as_slice().into());
     let mut request = |Object(one): Object<BatchCall>| {
         let brought = files
             .iter()
             .filter(|file| file.is_for(&[&one.tool, FOR_ALL]));
-        let stored = one.files.into_iter().map(BroughtFile::Stored);
+        let mut ids = stored.of(&one.tool);
+        ids.extend(one.files.iter().map(String::as_str));
+        // One more than a call can have is refused like any more.
+        let ids = ids.into_iter().take(MAX_FILES as usize + 1);
+        let stored = ids.map(|id| BroughtFile::Stored(id.to_owned()));
         let brought = brought.cloned().chain(stored).collect();
         let tool = names.id(one.tool);
         let hidden = one.hidden

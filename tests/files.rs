@@ -388,6 +388,9 @@ fn forms_hold_no_more_than_their_files() {
     let before = held();
     let list =
         json!({"arguments": {"language": "python", "code": "1", "files": vec!["YQ=="; 100_000]}});
+    let numbers = format!("[{}1]", "0,".repeat(3 << 20));
+    let text =
+        json!({"arguments": {"language": "python", "code": "1", "files": numbers}}).to_string();
     let long = "x".repeat(20 << 20);
     for (what, path, headers, body) in [
         ("files", calls, &[FORM][..], files(2000)),
@@ -404,6 +407,7 @@ fn forms_hold_no_more_than_their_files() {
             &[],
             list.to_string(),
         ),
+        ("a text", "/v1/tools/core:run-code/calls", &[], text),
     ] {
         let sent = std::thread::scope(|scope| {
             let asking = scope.spawn(|| web.ask("POST", path, headers, &body));
@@ -423,6 +427,39 @@ fn forms_hold_no_more_than_their_files() {
     wait_for("nothing is kept", || held() <= before);
     let after = web.ask("POST", calls, &[FORM], &files(32));
     assert_eq!(after.is(200, "none").json()["outputData"], 32);
+}
+
+/// A form that never ends holds its files, which are descriptors of the host.
+#[test]
+fn slow_forms_leave_descriptors_for_calls() {
+    let (playground, _) = playground(Who::ours(), "print(1)\n", json!({}));
+    let mut few = playground.outside("/usr/bin/prlimit");
+    few.arg("--nofile=1024:1024");
+    let mut host = playground.host_by(few);
+    host.args(["serve", "--http", "127.0.0.1:0"]);
+    let web = Web::run(host, None).unwrap();
+    let part = "--xYx\r\nContent-Disposition: form-data; name=\"x\"; filename=";
+    let parts: String = (0..100)
+        .map(|n| format!("{part}\"{n}\"\r\n\r\n1\r\n"))
+        .collect();
+    let half = format!(
+        "POST /v1/tools/esc:files/calls HTTP/1.1\r\nHost: localhost\r\n{FORM}\r\nContent-Length: 100000\r\n\r\n{parts}"
+    );
+    let slow: Vec<_> = (0..30)
+        .map(|_| {
+            let mut stream = web.connect();
+            // A form without room is answered, and its connection closed.
+            let _ = stream.write_all(half.as_bytes());
+            stream
+        })
+        .collect();
+    let held = || fs::read_dir(format!("/proc/{}/fd", web.child.id())).map_or(0, Iterator::count);
+    wait_for("forms wait", || held() > 100);
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(held() < 600, "{}", held());
+    let answer = web.call("esc:files", &json!({}), &[]);
+    assert_eq!(answer.is(200, "none").json()["outputData"], 1);
+    drop(slow);
 }
 
 #[test]

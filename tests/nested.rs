@@ -628,7 +628,7 @@ fn a_nested_call_ends_with_its_parent() {
 fn limits_of_callers_and_tools_hold_for_nested_calls() {
     let playground = playground(Who::ours());
     let rules = format!(
-        "[[caller]]\nname = \"{}\"\nwhy = \"w\"\ntools = [\"*\"]\n[[limit]]\ntools = [\"data:query\"]\nwhy = \
+        "[[caller]]\nname = \"{}\"\nwhy = \"w\"\ntools = [\"*\"]\ncalls_per_minute = 30\n[[limit]]\ntools = [\"data:query\"]\nwhy = \
          \"w\"\ncalls_per_minute = 3\n[[limit]]\ntools = [\"data:one\"]\nwhy = \"w\"\nat_once = 1\n",
         crate::callers::me(playground.who)
     );
@@ -646,7 +646,13 @@ fn limits_of_callers_and_tools_hold_for_nested_calls() {
     let code = "import asyncio, json\nprint(json.dumps(sorted(await asyncio.gather(*[data_one() for _ in \
                 range(3)]))))\n";
     caller(&playground, "once", &["data:*"], code);
+    let code = "import toolhost\nfor n in range(40):\n    try:\n        toolhost.call('other:query')\n    \
+                except toolhost.ToolError as e:\n        kind = e.type\nprint(f'\"{kind}\"')\n";
+    caller(&playground, "asks", &["data:*"], code);
     let mut server = Server::start(&playground);
+    // What it may not call uses up nothing of its caller's.
+    let told = words(&server.called("esc:asks", json!({})));
+    assert!(told.contains("SecurityError"), "{told}");
     let refused = json!([["RateLimitError", true], ["RateLimitError", true]]);
     let told = words(&server.called("esc:often", json!({})));
     assert_eq!(

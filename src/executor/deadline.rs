@@ -80,12 +80,7 @@ impl CallDeadline {
         key: &str,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Fault> {
-        let apart = async {
-            let place = semaphore.enter(key).await;
-            // The work keeps its slot until it is done, even if its call has stopped waiting.
-            tokio::task::spawn_blocking(move || (work(), place).0).await
-        };
-        match tokio::time::timeout(self.left(), apart).await {
+        match tokio::time::timeout(self.left(), semaphore.run(key, work)).await {
             Ok(Ok(done)) => Ok(done),
             Ok(Err(failed)) => match failed.try_into_panic() {
                 Ok(panic) => std::panic::resume_unwind(panic),

@@ -97,7 +97,8 @@ impl Arguments {
     }
 }
 
-fn document(what: &str, text: &str) -> Result<Value, Fault> {
+/// The one JSON document of a text, unless its values would take too much memory.
+pub(super) fn document(what: &str, text: &str) -> Result<Value, Fault> {
     match json::compact(text.as_bytes()) {
         Ok(compact) => compact.tree(MAX_TREE_BYTES).map_err(|json::TooMuch| {
             let most = MAX_TREE_BYTES >> 20;

@@ -67,7 +67,7 @@ impl Default for Retention {
 /// Whose an artifact is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
-    principal: String,
+    pub(super) principal: String,
     caller: String,
 }
 

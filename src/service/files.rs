@@ -2,6 +2,7 @@
 //! `"format": "file"` stands a `data:` URI, the id of an artifact, the name of a file that the
 //! request brings, or base64. The tool reads there the path of the file.
 
+use super::arguments;
 use super::artifacts::{Artifacts, Owner, is_id};
 use super::request::BroughtFile;
 use crate::executor::SCHEME;
@@ -53,7 +54,7 @@ pub(super) fn take(
             fields.insert(name.clone(), named);
         }
         if is_list && let Some(value) = fields.get_mut(name) {
-            as_list(value);
+            as_list(name, value)?;
         }
         match fields.get_mut(name) {
             Some(Value::Array(items)) if is_list => {
@@ -69,11 +70,15 @@ pub(super) fn take(
 }
 
 /// A list that came as text: its JSON, or the text of its one member.
-fn as_list(value: &mut Value) {
+fn as_list(name: &str, value: &mut Value) -> Result<(), Fault> {
     if let Value::String(text) = value {
-        let list = serde_json::from_str::<Vec<Value>>(text);
-        *value = list.unwrap_or_else(|_| vec![text.as_str().into()]).into();
+        *value = if text.trim_start().starts_with('[') {
+            arguments::document(&format!("'{name}'"), text)?
+        } else {
+            vec![text.as_str()].into()
+        };
     }
+    Ok(())
 }
 
 /// `usual`: the name of a file that comes without one.

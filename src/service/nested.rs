@@ -5,7 +5,7 @@ use super::arguments::Arguments;
 use super::output;
 use super::parent::Parent;
 use super::report::{CallResult, Report};
-use super::request::CallRequest;
+use super::request::{CallRequest, RateCharge};
 use crate::base::millis;
 use crate::executor::{CallDeadline, NestedAnswer, NestedCall};
 use crate::fault::{Fault, Kind};
@@ -53,10 +53,16 @@ impl NestedCalls {
             };
             return drop(call.reply.send(answer));
         }
+        // What the code may not do uses up nothing of its caller's.
+        let rate = match refused {
+            Some(_) => RateCharge::Free,
+            None => self.request.charged.rate,
+        };
         let request = CallRequest {
             tool: call.tool,
             arguments: Arguments::Text(call.arguments),
             timeout_ms: Some(left_ms),
+            charged: rate.into(),
             parent: Some(self.parent.clone()),
             refused,
             ..self.request.clone()

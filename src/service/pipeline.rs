@@ -38,7 +38,7 @@ use crate::base::mask::Hidden;
 use crate::base::{lock, sha256_hex};
 use crate::egress::Traffic;
 use crate::packages::store::EnvironmentLease;
-use crate::quantity::{self, Limit, MIN_FILE_BYTES};
+use crate::quantity::{self, Limit};
 use crate::{executor, fault, policy, registry};
 use executor::{Call, CallDeadline, Ending, FromTool, LeftFile, Outcome, ToolAnswer};
 use fault::{Fault, Kind};
@@ -340,8 +340,8 @@ impl Pipeline {
         let owner = Owner::from(rights);
         let bring = move || artifacts.bring(&owner, brought, most);
         let (all, records) = deadline.run(true, bring).await??;
-        let sizes = all.iter().map(|file| file.bytes.max(MIN_FILE_BYTES));
-        let charged = self.limiter.keep_files(&rights.principal, sizes.sum())?;
+        let sizes = all.iter().map(|file| file.bytes);
+        let charged = self.limiter.keep_files(&rights.principal, sizes)?;
         Ok(Files {
             all,
             records,
@@ -552,9 +552,10 @@ impl Pipeline {
         }
     }
 
-    /// Stores what a call left, until its answer is known to be good. Off the threads of others.
+    /// Stores what a call left, until its answer is known to be good.
     async fn receive(
         &self,
+        principal: &str,
         mut files: Vec<LeftFile>,
         redaction: &Redaction,
     ) -> Result<(Vec<Received>, Vec<executor::Artifact>), Fault> {
@@ -564,9 +565,8 @@ impl Pipeline {
         let secrets = redaction.host.finder();
         let artifacts = self.artifacts.clone();
         let received = move || artifacts.receive(files, secrets.as_ref());
-        tokio::task::spawn_blocking(received)
-            .await
-            .map_err(unstored)
+        let readers = &self.limiter.readers;
+        readers.run(principal, received).await.map_err(unstored)
     }
 
     /// Gives the artifacts of a good answer to their owner.
@@ -577,12 +577,14 @@ impl Pipeline {
         record: &mut CallRecord,
     ) -> Result<(), Fault> {
         let artifacts = self.artifacts.clone();
+        let principal = owner.principal.clone();
         let keep = move || {
             let kept = artifacts.keep(&owner, left);
             let pictures = artifacts.pictures(&kept);
             (kept, pictures)
         };
-        let (kept, pictures) = tokio::task::spawn_blocking(keep).await.map_err(unstored)?;
+        let kept = self.limiter.readers.run(&principal, keep).await;
+        let (kept, pictures) = kept.map_err(unstored)?;
         record.report.delivery.pictures = pictures;
         let result = unwritten(&kept);
         record.report.observed.artifacts.extend(kept);
@@ -805,7 +807,9 @@ impl Pipeline {
                     FromTool::Recheck(reply) => (None, reply),
                     FromTool::Opened(shape, reply) => (Some(shape), reply),
                     FromTool::Left(files, reply) => {
-                        left = self.receive(files, &decided.redaction).await?;
+                        left = self
+                            .receive(&context.principal, files, &decided.redaction)
+                            .await?;
                         let _ = reply.send(Ok(()));
                         continue;
                     }

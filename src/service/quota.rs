@@ -12,7 +12,9 @@ use crate::base::shares::now;
 use crate::base::{json, lock};
 use crate::executor::{CallDeadline, Pauses};
 use crate::fault::{Fault, Kind};
+use crate::quantity::MIN_FILE_BYTES;
 use futures_util::FutureExt;
+use nix::sys::resource::{Resource, getrlimit};
 use serde_json::Value;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -38,6 +40,8 @@ const RECORDED_PER_MINUTE: u32 = 60;
 /// The least that an answer is charged, bytes: what is short grows when it is indented for a
 /// reader.
 const MIN_ANSWER_BYTES: usize = 1 << 20;
+/// Memory for the files that calls bring.
+const FILES_BYTES: usize = 512 << 20;
 pub const MINUTE: Duration = Duration::from_secs(60);
 /// Most rates in use at once: of names from one principal's requests, and of all other names
 /// together.
@@ -54,6 +58,9 @@ pub struct Limiter {
     arguments: Arc<FairSemaphore>,
     /// Files that calls bring, KiB.
     pub files: Arc<FairSemaphore>,
+    /// The least that one of them is charged, bytes: so many together take a quarter of the
+    /// descriptors of this process.
+    pub min_file_bytes: usize,
     /// Bodies that have arrived and are not decided yet, KiB.
     pub bodies: Arc<FairSemaphore>,
     /// Threads that read large bodies; the other cores are left to quick calls.
@@ -155,11 +162,15 @@ impl Limiter {
         let admitted = running + waiting.min(Semaphore::MAX_PERMITS / 4);
         let readers =
             std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).max(1));
+        let descriptors = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| {
+            usize::try_from(soft).unwrap_or(usize::MAX)
+        });
         Limiter {
             running: FairSemaphore::new(running, running),
             admitted: FairSemaphore::new(admitted, admitted),
             arguments: FairSemaphore::new(256 << 10, 192 << 10),
-            files: FairSemaphore::new(512 << 10, 256 << 10),
+            files: FairSemaphore::new(FILES_BYTES / 1024, FILES_BYTES / 2048),
+            min_file_bytes: (FILES_BYTES / (descriptors / 4).max(1)).max(MIN_FILE_BYTES as usize),
             bodies: FairSemaphore::shared(64 << 10),
             readers: FairSemaphore::new(readers, readers),
             answers: FairSemaphore::new(256 << 20, 64 << 20),
@@ -312,7 +323,12 @@ impl Limiter {
     }
 
     /// Takes memory for files of a call.
-    pub fn keep_files(&self, principal: &str, bytes: u64) -> Result<Permit, Fault> {
+    pub fn keep_files(
+        &self,
+        principal: &str,
+        bytes: impl Iterator<Item = u64>,
+    ) -> Result<Permit, Fault> {
+        let bytes: u64 = bytes.map(|it| it.max(self.min_file_bytes as u64)).sum();
         let kib = usize::try_from(bytes / 1024).unwrap_or(usize::MAX);
         self.files
             .try_enter(principal, kib.min(self.files.each))

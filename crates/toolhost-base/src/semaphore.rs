@@ -6,6 +6,7 @@ use super::lock;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use tokio::sync::oneshot;
+use tokio::task::JoinError;
 
 #[derive(Debug)]
 pub struct FairSemaphore {
@@ -95,6 +96,17 @@ impl FairSemaphore {
     /// Waits for one permit. Dropping the future ends the wait and takes no permit.
     pub async fn enter(self: &Arc<Self>, key: &str) -> Permit {
         self.enter_as(self.claim_for(key), 1).await
+    }
+
+    /// Does work on a thread of its own, when this key gets a permit. The work keeps the permit until
+    /// it is done, also where nobody waits for it any more.
+    pub async fn run<T: Send + 'static>(
+        self: &Arc<Self>,
+        key: &str,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, JoinError> {
+        let permit = self.enter(key).await;
+        tokio::task::spawn_blocking(move || (work(), permit).0).await
     }
 
     /// Waits for so many permits. A claim of no permits waits only behind equal claims.

@@ -29,13 +29,13 @@ pub async fn list(known: KnownRequest, uri: Uri) -> Result<Response, Refusal> {
     let _reserved = service
         .limiter
         .try_answer(&caller.user, MAX_LISTED * LISTED_BYTES)?;
-    let _reader = service.limiter.readers.enter(&caller.user).await;
+    let (readers, user) = (service.limiter.readers.clone(), caller.user.clone());
     let list = move || {
         let mut all = service.artifacts_of(&caller, Some(&owner));
         all.truncate(MAX_LISTED);
         all
     };
-    let listed = tokio::task::spawn_blocking(list).await.unwrap_or_default();
+    let listed = readers.run(&user, list).await.unwrap_or_default();
     Ok(reply::json(StatusCode::OK, &json!({ "artifacts": listed })))
 }
 
@@ -49,10 +49,10 @@ pub async fn one(
     let caller = known.caller.clone();
     let owner = tools::acting(&known, &uri)?.user;
     let reserved = service.limiter.try_answer(&caller.user, PIECE_BYTES)?;
-    let _reader = service.limiter.readers.enter(&caller.user).await;
+    let (readers, user) = (service.limiter.readers.clone(), caller.user.clone());
     // The whole content is compared with its digest.
     let open = move || service.artifact(&caller, Some(&owner), &id);
-    let open = tokio::task::spawn_blocking(open).await.ok().flatten();
+    let open = readers.run(&user, open).await.ok().flatten();
     let OpenArtifact { file, content } = open.ok_or_else(|| {
         Refusal::new(
             StatusCode::NOT_FOUND,

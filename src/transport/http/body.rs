@@ -7,7 +7,7 @@ use super::request::KnownRequest;
 use crate::base::semaphore::{Claim, Permit};
 use crate::base::{json, lock, messages};
 use crate::fault::{Fault, Kind};
-use crate::quantity::{MAX_FILES, MIN_FILE_BYTES};
+use crate::quantity::MAX_FILES;
 use crate::service::artifacts::check_name;
 use crate::service::{BroughtFile, Charged, FULL_OF_FILES, RateCharge};
 use axum::body::{Body, HttpBody};
@@ -184,13 +184,12 @@ async fn read_form(
     boundary: String,
 ) -> Result<Received, Refusal> {
     fn unreadable(charge: &FormCharge, error: multer::Error) -> Refusal {
-        if charge.is_full.load(Ordering::Relaxed) {
-            let fault = Fault::new(Kind::RateLimitError, FULL_OF_FILES).retryable();
-            return Refusal::new(StatusCode::SERVICE_UNAVAILABLE, fault);
-        }
-        let fault = malformed("The body is not a form with files.");
-        Refusal::unreadable(fault.details(error.to_string()))
+        charge.full().unwrap_or_else(|| {
+            let fault = malformed("The body is not a form with files.");
+            Refusal::unreadable(fault.details(error.to_string()))
+        })
     }
+    let min_bytes = known.server.service.limiter.min_file_bytes;
     let files = &known.server.service.limiter.files;
     let claim = files.claim_unless_alone(&known.caller.user, known.server.callers.is_own());
     let charge = Arc::new(FormCharge::new(claim, files.none()));
@@ -237,8 +236,9 @@ async fn read_form(
             )));
         }
         // A descriptor is charged, too.
-        charge.arrived(MIN_FILE_BYTES as usize).map_err(no_memory)?;
-        charge.content(MIN_FILE_BYTES as usize);
+        let charged = charge.arrived(min_bytes);
+        charged.map_err(|error| charge.full().unwrap_or_else(|| no_memory(error)))?;
+        charge.content(min_bytes);
         let mut content = File::from(messages::memory_file(&[]).map_err(no_memory)?);
         let mut bytes = 0;
         while let Some(piece) = part
@@ -312,6 +312,13 @@ impl FormCharge {
             .ok_or_else(|| io::Error::other(FULL_OF_FILES))
     }
 
+    /// The refusal of a form whose files had no room.
+    fn full(&self) -> Option<Refusal> {
+        let fault = Fault::new(Kind::RateLimitError, FULL_OF_FILES).retryable();
+        let is_full = self.is_full.load(Ordering::Relaxed);
+        is_full.then(|| Refusal::new(StatusCode::SERVICE_UNAVAILABLE, fault))
+    }
+
     /// The parser found something: a part, or so many bytes of its content.
     fn content(&self, bytes: usize) {
         self.searched.store(0, Ordering::Relaxed);
@@ -380,17 +387,10 @@ pub async fn parse<T: Send + 'static>(
         tool: "",
         counts: true,
     };
-    let reader = known
-        .server
-        .service
-        .limiter
-        .readers
-        .enter(&known.caller.user)
-        .await;
-    // The work keeps its reader until it is over, also where its client is gone.
-    let work = tokio::task::spawn_blocking(move || (parse(&body), reader).0).await;
+    let readers = &known.server.service.limiter.readers;
+    let parsed = readers.run(&known.caller.user, move || parse(&body)).await;
     unread.counts = false;
-    work.unwrap_or_else(|ended| std::panic::resume_unwind(ended.into_panic()))
+    parsed.unwrap_or_else(|ended| std::panic::resume_unwind(ended.into_panic()))
 }
 
 /// The body as one strict JSON document, without white space.

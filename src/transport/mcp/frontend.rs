@@ -604,10 +604,9 @@ impl ServerHandler for Frontend {
         let label = asked.label(&context)?;
         let caller = asked.caller.clone();
         let service = self.mcp.service.clone();
-        let _reader = service.limiter.readers.enter(&caller.user).await;
-        let own = service.clone();
-        let list = move || own.artifacts_of(&caller, label.as_deref());
-        let artifacts = tokio::task::spawn_blocking(list).await.unwrap_or_default();
+        let (readers, user) = (service.limiter.readers.clone(), caller.user.clone());
+        let list = move || service.artifacts_of(&caller, label.as_deref());
+        let artifacts = readers.run(&user, list).await.unwrap_or_default();
         let offered = self.offered(&context)?;
         asked.charge(offered.documents.resources(artifacts, request)?)
     }
@@ -630,13 +629,11 @@ impl ServerHandler for Frontend {
             let label = asked.label(&context)?;
             let caller = asked.caller.clone();
             let service = self.mcp.service.clone();
-            let _reader = service.limiter.readers.enter(&caller.user).await;
-            let own = service.clone();
+            let (readers, user) = (service.limiter.readers.clone(), caller.user.clone());
             let (id, uri) = (id.to_owned(), request.uri.clone());
-            let read = tokio::task::spawn_blocking(move || {
-                listed::artifact(&uri, own.artifact(&caller, label.as_deref(), &id))
-            });
-            let content = read.await.map_err(|e| {
+            let read =
+                move || listed::artifact(&uri, service.artifact(&caller, label.as_deref(), &id));
+            let content = readers.run(&user, read).await.map_err(|e| {
                 ErrorData::internal_error(format!("The artifact was not read: {e}"), None)
             })??;
             return asked.charge(content).map(Into::into);

@@ -4,13 +4,14 @@
 //! their own grammar, and values that exclude each other. A request that is not understood refuses
 //! the manifest.
 
+use super::client::ClientTool;
 use super::host::{self, HostPattern};
 use super::pattern::{self, Pattern, PatternShape};
 use super::reader::{Reader, below};
 use super::schema::Schema;
 use super::selector::Selector;
 use super::types::{
-    Execution, Handler, Language, Manifest, ManifestResult, RequestedAccess, extension_kind,
+    Alias, Execution, Handler, Language, Manifest, ManifestResult, RequestedAccess, extension_kind,
     id_fault, version_range,
 };
 use super::{arguments, descriptor, document, environment};
@@ -80,7 +81,12 @@ fn manifest(reader: &mut Reader<'_>, top: &Value, bytes: &[u8]) -> Option<Manife
         warn_of_unknown_names(reader, top, block);
     }
     let handler = handler(reader, top);
-    let parameters = compile(reader, top, "parameters");
+    let parameters = match &handler {
+        Some(Handler::Client(tool)) if *tool != ClientTool::Function => {
+            tool.parameters().and_then(|own| Schema::compile(&own).ok())
+        }
+        _ => compile(reader, top, "parameters"),
+    };
     let output = compile(reader, top, "output");
     let mut requested = requests(reader, top);
     match &handler {
@@ -89,6 +95,7 @@ fn manifest(reader: &mut Reader<'_>, top: &Value, bytes: &[u8]) -> Option<Manife
             descriptor::refuse_requests(reader, top);
             requested.read = Some(Vec::new());
         }
+        Some(Handler::Client(_) | Handler::Alias(_)) => requested.read = Some(Vec::new()),
         _ => {}
     }
     let execution = execution(reader, top);
@@ -270,12 +277,37 @@ fn handler(reader: &mut Reader<'_>, top: &Value) -> Option<Handler> {
         "tool-service" => {
             descriptor::handler(reader, top).map(|remote| Handler::ToolService(Box::new(remote)))
         }
-        "definition-only" => Some(Handler::DefinitionOnly),
+        "definition-only" => ClientTool::read(reader, top).map(Handler::Client),
+        "alias" => Some(Handler::Alias(alias(reader)?)),
         "prompt" | "resource" => document::read(reader, top).map(Handler::Document),
         kind => extension_kind(kind).then(|| Handler::Extension {
             kind: kind.to_owned(),
         }),
     }
+}
+
+/// What an alias does not say itself is what its tool says.
+fn alias(reader: &mut Reader<'_>) -> Option<Alias> {
+    let of_tool = [
+        "parameters",
+        "output",
+        "securityContext",
+        "limits",
+        "execution",
+        "calls",
+        "idempotent",
+    ];
+    reader.refuse_fields(&of_tool, "an alias has what its tool has: leave this out");
+    let tool: String = reader.get("/handler/tool")?;
+    if let Some((_, range)) = tool.split_once('@') {
+        let read = version_range(range).map_err(|why| {
+            let shown = text::head(range, 40);
+            format!("'{shown}' is not a version range ({why}): write for example @^1.2")
+        });
+        reader.parsed("/handler/tool", read);
+    }
+    let arguments = reader.get("/handler/arguments").unwrap_or_default();
+    Some(Alias { tool, arguments })
 }
 
 fn requests(reader: &mut Reader<'_>, top: &Value) -> RequestedAccess {

@@ -3,6 +3,7 @@
 
 pub mod arguments;
 pub mod bounds;
+mod client;
 pub mod descriptor;
 mod document;
 pub mod environment;
@@ -15,6 +16,7 @@ mod selector;
 mod types;
 
 pub use crate::base::problem::{At, Code, Problem, Severity};
+pub use client::{ClientTool, INPUT, Syntax, TextFormat};
 pub use document::{Body, Document};
 pub use file::{SCHEMA, read};
 pub use pattern::{Pattern, PatternShape, parse as parse_pattern};

@@ -1,5 +1,6 @@
 //! The values that a manifest file becomes.
 
+use super::client::ClientTool;
 use super::document::Document;
 use super::host::HostPattern;
 use super::pattern::Pattern;
@@ -32,8 +33,10 @@ pub enum Handler {
     },
     /// `tool-service`: a service behind a broker does the work.
     ToolService(Box<ServiceReference>),
-    /// `definition-only`: known, not built yet.
-    DefinitionOnly,
+    /// `definition-only`: the client of a call runs the tool.
+    Client(ClientTool),
+    /// `alias`: another tool under this name.
+    Alias(Alias),
     /// `x-…`: a type an embedding program registered an executor for. Its fields are in
     /// `Manifest::raw`.
     Extension { kind: String },
@@ -42,15 +45,26 @@ pub enum Handler {
 }
 
 impl Handler {
-    /// Whether the tool runs no script: this process or a remote service does the work.
+    /// Whether the tool runs no script: this process, a remote service, the client or another tool
+    /// does the work.
     pub fn runs_no_script(&self) -> bool {
-        matches!(
-            self,
-            Handler::ServiceMethod { .. }
-                | Handler::Extension { .. }
-                | Handler::Document(_)
-                | Handler::ToolService(_)
-        )
+        !matches!(self, Handler::Script { .. })
+    }
+}
+
+/// Another tool under the name of this one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Alias {
+    /// `id` or `id@range`.
+    pub tool: String,
+    /// Arguments that callers do not see.
+    pub arguments: Map<String, Value>,
+}
+
+impl Alias {
+    /// The id of the tool.
+    pub fn id(&self) -> &str {
+        self.tool.split('@').next().unwrap_or_default()
     }
 }
 
@@ -213,6 +227,21 @@ impl Manifest {
     pub fn remote(&self) -> Option<&ServiceReference> {
         match &self.handler {
             Handler::ToolService(remote) => Some(remote),
+            _ => None,
+        }
+    }
+
+    /// What the client is handed, if it runs the tool.
+    pub fn client_tool(&self) -> Option<&ClientTool> {
+        match &self.handler {
+            Handler::Client(tool) => Some(tool),
+            _ => None,
+        }
+    }
+
+    pub fn alias(&self) -> Option<&Alias> {
+        match &self.handler {
+            Handler::Alias(alias) => Some(alias),
             _ => None,
         }
     }

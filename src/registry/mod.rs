@@ -1,6 +1,7 @@
 //! The registry: manifests on disk, compiled in, or registered in process → an immutable `Snapshot`
 //! of tools, swapped whole, and a report for each file.
 
+mod aliases;
 mod conflicts;
 mod load;
 mod open_beneath;

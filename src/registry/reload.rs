@@ -1,6 +1,7 @@
 //! The registry itself: sources in, snapshots out. A snapshot is built aside and swapped whole; a
 //! failed refresh changes no tool.
 
+use super::aliases;
 use super::conflicts::{self, Incumbents, Refused};
 use super::owner::{self, Ownership};
 use super::snapshot::Snapshot;
@@ -279,6 +280,7 @@ impl Registry {
             &mut tools,
             &mut refused,
         );
+        aliases::settle(&mut tools, &mut refused);
         conflicts::settle_requires(&mut tools);
         refused.extend(foreign);
         let mut reports: Vec<FileReport> = state

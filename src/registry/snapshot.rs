@@ -147,6 +147,11 @@ impl Snapshot {
         found.ok_or_else(|| mismatch(id, range, versions))
     }
 
+    /// The tool that an alias stands for. `None`: it is no alias.
+    pub fn behind(&self, tool: &Tool) -> Option<Arc<Tool>> {
+        self.find(&tool.manifest.alias()?.tool).ok()
+    }
+
     /// All versions of one id, the lowest first; empty if there is none.
     pub fn versions(&self, id: &str) -> &[Arc<Tool>] {
         self.tools.get(id).map(Vec::as_slice).unwrap_or_default()

@@ -65,6 +65,11 @@ impl Tool {
         }
     }
 
+    /// A tool that a request brings, for itself alone.
+    pub fn of_request(manifest: Manifest) -> Tool {
+        Tool::new(Arc::new(manifest), nowhere(), "request")
+    }
+
     /// `id@version`
     pub fn reference(&self) -> String {
         format!("{}@{}", self.manifest.id, self.manifest.version)

@@ -6,8 +6,8 @@ use crate::base::{json, text};
 use crate::quantity::{LARGE_TEXT_BYTES, MAX_TREE_BYTES};
 use crate::{fault, manifest};
 use fault::{Fault, Kind};
-use manifest::Handler;
 use manifest::arguments::ArgumentSyntax;
+use manifest::{Alias, Handler};
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -95,6 +95,21 @@ impl Arguments {
             )),
         }
     }
+}
+
+/// Adds the arguments that an alias fixes. A caller cannot set them.
+pub(super) fn fix(alias: &Alias, given: &mut Value) -> Result<(), Fault> {
+    let Value::Object(given) = given else {
+        return Ok(());
+    };
+    for (name, value) in &alias.arguments {
+        if given.insert(name.clone(), value.clone()).is_some() {
+            let name = text::printable(&text::head(name, 80));
+            let message = format!("Input parameter '{name}' is not a known parameter.");
+            return Err(Fault::new(Kind::ParameterValidationError, message));
+        }
+    }
+    Ok(())
 }
 
 /// The one JSON document of a text, unless its values would take too much memory.

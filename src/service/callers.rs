@@ -169,10 +169,17 @@ impl DecisionCache {
         Rights::new(self.rules.policies.callers(), caller, label)
     }
 
+    /// Whether a caller may call the tools of this id: an alias, only if it may call its tool, too.
+    pub fn may_call(&self, rights: &Rights, id: &str) -> bool {
+        let versions = self.snapshot.versions(id).iter();
+        let mut aliases = versions.filter_map(|tool| tool.manifest.alias());
+        rights.may_call(id) && aliases.all(|alias| rights.may_call(alias.id()))
+    }
+
     /// Finds the requested tool. One that the caller may not call does not exist for it.
     pub fn find(&self, reference: &str, rights: &Rights) -> Result<Arc<Tool>, Fault> {
         self.snapshot
-            .find_among(reference, &|id| rights.may_call(id))
+            .find_among(reference, &|id| self.may_call(rights, id))
             .map_err(|fault| {
                 let id = reference.split('@').next().unwrap_or(reference);
                 // The same work for a tool that does not exist, so that the time reveals nothing.
@@ -181,7 +188,7 @@ impl DecisionCache {
                     .person
                     .clone()
                     .map_or_else(String::new, |own| own + "; ");
-                if rights.may_call(id) {
+                if self.may_call(rights, id) {
                     fault
                 } else {
                     fault.person(format!("{own}{withheld}, if there is such a tool"))

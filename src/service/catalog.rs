@@ -2,6 +2,7 @@
 //! a running call keeps those of its start.
 
 use super::callers::Rights;
+use super::client_call::client_runs;
 use super::decision_cache::{CachedDecision, CurrentRules, DecisionCache, Rules};
 use super::quota::Limiter;
 use super::readiness::{Readiness, no_extension};
@@ -143,7 +144,7 @@ impl Catalog {
         let decisions = self.decisions()?;
         let rights = decisions.rights(caller, None);
         let mut tools = decisions.snapshot.list(&Filter::default());
-        tools.retain(|tool| rights.may_call(&tool.manifest.id));
+        tools.retain(|tool| decisions.may_call(&rights, &tool.manifest.id));
         for tool in &mut tools {
             requirements::name_packages(tool, |tool| decisions.decided(tool).decision.clone());
         }
@@ -336,7 +337,7 @@ impl Catalog {
 
     pub fn readiness(&self, tool: &Arc<Tool>) -> Readiness {
         match self.decisions() {
-            Ok(decisions) => self.readiness_of(tool, &decisions.decided(tool)),
+            Ok(decisions) => self.readiness_of(&decisions.behind(tool), &decisions.decided(tool)),
             Err(fault) => Readiness::Refused(fault),
         }
     }
@@ -344,9 +345,18 @@ impl Catalog {
     /// Whether a call of this caller (`who`) could get as far as its executor: agents are shown
     /// only such tools.
     pub fn can_call(&self, caller: &Caller, tool: &Arc<Tool>) -> bool {
+        self.is_open_to(caller, tool) && matches!(self.readiness(tool), Readiness::Ready)
+    }
+
+    /// As `can_call`, where clients run tools, too.
+    pub fn can_hand_out(&self, caller: &Caller, tool: &Arc<Tool>) -> bool {
+        let readiness = self.readiness(tool);
+        self.is_open_to(caller, tool) && matches!(readiness, Readiness::Ready | Readiness::AtClient)
+    }
+
+    fn is_open_to(&self, caller: &Caller, tool: &Tool) -> bool {
         let decisions = self.decisions();
-        decisions.is_ok_and(|known| known.rights(caller, None).may_call(&tool.manifest.id))
-            && matches!(self.readiness(tool), Readiness::Ready)
+        decisions.is_ok_and(|known| known.may_call(&known.rights(caller, None), &tool.manifest.id))
     }
 
     /// Whether a person must agree to a tool's calls. What is not known yet is decided on another
@@ -420,10 +430,10 @@ impl Catalog {
 
     /// Whether this host can run the handler.
     fn runs(&self, handler: &Handler) -> Result<(), Fault> {
-        self.executor(handler)?;
         match handler {
+            Handler::Client(_) => Ok(()),
             Handler::ServiceMethod { .. } => self.executors.methods.find(handler).map(drop),
-            _ => Ok(()),
+            _ => self.executor(handler).map(drop),
         }
     }
 
@@ -456,7 +466,8 @@ impl Catalog {
                     .clone()
                     .ok_or_else(|| lacking("tools of services elsewhere"))
             }
-            Handler::DefinitionOnly => Err(lacking("tools of this type")),
+            Handler::Client(_) => Err(client_runs()),
+            Handler::Alias(_) => Err(lacking("an alias whose tool is gone")),
         }
     }
 

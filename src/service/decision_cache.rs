@@ -78,7 +78,7 @@ impl DecisionCache {
     /// script changed.
     pub fn decided(&self, tool: &Arc<Tool>) -> Arc<CachedDecision> {
         self.lookup(tool)
-            .unwrap_or_else(|| self.decide_and_insert(tool, script_stamps(tool)))
+            .unwrap_or_else(|| self.decide_and_insert(tool, script_stamps(&self.behind(tool))))
     }
 
     /// Like `decided`, for a call: what is not known yet is decided on another thread, within the
@@ -92,7 +92,11 @@ impl DecisionCache {
         if let Some(decided) = self.lookup(tool) {
             return Ok(decided);
         }
-        let (this, tool, stamps) = (Arc::clone(self), Arc::clone(tool), script_stamps(tool));
+        let (this, tool, stamps) = (
+            Arc::clone(self),
+            Arc::clone(tool),
+            script_stamps(&self.behind(tool)),
+        );
         let is_long = stamps.is_long();
         let id = tool.manifest.id.clone();
         let decide = move || this.decide_and_insert(&tool, stamps);
@@ -101,6 +105,11 @@ impl DecisionCache {
         } else {
             until.run_on_files(&id, decide).await
         }
+    }
+
+    /// The tool that runs: for an alias, the one that it stands for.
+    pub fn behind(&self, tool: &Arc<Tool>) -> Arc<Tool> {
+        self.snapshot.behind(tool).unwrap_or_else(|| tool.clone())
     }
 
     fn lookup(&self, tool: &Arc<Tool>) -> Option<Arc<CachedDecision>> {

@@ -26,6 +26,8 @@ pub(super) struct FoundTool {
     pub decisions: Arc<DecisionCache>,
     pub rights: Rights,
     pub tool: Arc<registry::Tool>,
+    /// The alias by which it was called.
+    pub alias: Option<Arc<registry::Tool>>,
     pub decided: Arc<CachedDecision>,
     pub timeout_ms: Option<u64>,
     /// A person at this machine reads the report.
@@ -56,6 +58,12 @@ impl FoundTool {
         }
     }
 
+    /// The ids that the call answers to: the alias, if it was called by one, and the tool.
+    pub fn ids(&self) -> impl Iterator<Item = &String> {
+        let tools = self.alias.iter().chain([&self.tool]);
+        tools.map(|tool| &tool.manifest.id)
+    }
+
     /// Decodes the arguments and checks them against the parameters of the tool. Their secrets are
     /// marked before a fault can quote them. `redaction`: that of the decision before this one.
     pub async fn check(
@@ -69,8 +77,12 @@ impl FoundTool {
         let deadline = &self.deadline;
         let arguments = received.arguments.clone();
         let tool = manifest.clone();
+        let alias = self.alias.clone();
         let decode = move || {
             let (mut given, written) = arguments.decode()?;
+            if let Some(alias) = alias.as_ref().and_then(|tool| tool.manifest.alias()) {
+                arguments::fix(alias, &mut given)?;
+            }
             let files = files::take(&tool, &mut given, brought)?;
             Ok::<_, Fault>((given, written, files))
         };

@@ -12,6 +12,7 @@ use super::breaker::Breakers;
 use super::call_ended::Stage;
 use super::callers::Rights;
 use super::catalog::Catalog;
+use super::client_call::ClientRuns;
 use super::confining::Confining;
 use super::confirmation::{Confirmations, changed};
 use super::decision_cache::DecisionCache;
@@ -30,7 +31,7 @@ use super::redaction::Redaction;
 use super::report::CallResult;
 use super::request::{BroughtFile, CallRequest, Event, EventStream};
 use super::streamed::StreamedAnswer;
-use super::target::{Decided, Files, Targets};
+use super::target::{Decided, Files, Runner, Targets};
 use super::tool_stubs::{stubs, wants_shim};
 use super::traces::context::TraceContext;
 use super::{packages, ready, sessions};
@@ -40,7 +41,7 @@ use crate::egress::Traffic;
 use crate::packages::store::EnvironmentLease;
 use crate::quantity::{self, Limit};
 use crate::{executor, fault, policy, registry};
-use executor::{Call, CallDeadline, Ending, FromTool, LeftFile, Outcome, ToolAnswer};
+use executor::{Call, CallDeadline, Ending, Executor, FromTool, LeftFile, Outcome, ToolAnswer};
 use fault::{Fault, Kind};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -240,6 +241,9 @@ impl Pipeline {
             return Err(Fault::new(Kind::AuthorizationError, message));
         }
         record.set_caller(&rights.caller);
+        if let ClientRuns::Own(tool) = &request.client_runs {
+            return Ok((decisions, rights, tool.clone()));
+        }
         let tool = decisions.find(&request.tool, &rights).inspect_err(|_| {
             let id = request.tool.split('@').next().unwrap_or_default();
             record.denied_by = (!rights.may_call(id)).then(|| rights.name());
@@ -258,14 +262,15 @@ impl Pipeline {
         record.enters(Stage::Decide);
         let request = &admitted.request;
         let timeout_ms = request.timeout_ms;
-        let (decisions, rights, tool) = self.tool(request, record)?;
+        let (decisions, rights, called) = self.tool(request, record)?;
+        let tool = decisions.behind(&called);
         // Until policy is read, a call has at most the time that it or its manifest requests.
         let requested = timeout_ms
             .into_iter()
             .chain(tool.manifest.execution.timeout_ms)
             .min();
         let mut deadline = CallDeadline::usual(&rights.principal, requested);
-        let decided = decisions.decided_for(&tool, &deadline).await?;
+        let decided = decisions.decided_for(&called, &deadline).await?;
         record.found(tool.clone());
         let lacks = self.catalog.readiness_of(&tool, &decided).lacks();
         unavailable(&tool, &decided.decision, &lacks).map_or(Ok(()), Err)?;
@@ -275,6 +280,7 @@ impl Pipeline {
             label: request.label.clone(),
             decisions,
             rights,
+            alias: Some(called).filter(|called| called.manifest.alias().is_some()),
             tool,
             decided,
             timeout_ms,
@@ -291,17 +297,20 @@ impl Pipeline {
         let mut arguments = found.check(received, brought, redaction, record).await?;
         let files = std::mem::take(&mut arguments.files);
         found
-            .rights
-            .accepts(&found.tool.manifest.id, &arguments.input)
+            .ids()
+            .try_for_each(|id| found.rights.accepts(id, &arguments.input))
             .inspect_err(|_| record.denied_by = Some(found.rights.name()))?;
         let targets = Targets {
             catalog: &self.catalog,
             ledger: &self.ledger,
+            client: &request.client_runs,
         };
         let mut decided = targets.decide(found, arguments, record).await?;
         if let Some(parent) = &request.parent {
             sessions::check_nested(decided.code.session.as_deref())?;
-            parent.accepts_decided(&decided.tools[0], &decided.decided.decision)?;
+            let decision = &decided.decided.decision;
+            let mut ids = decided.found.ids();
+            ids.try_for_each(|id| parent.accepts_decided(id, decision))?;
         }
         decided.files = self.bring(&decided, files).await?;
         record.brings(&decided.files.records);
@@ -460,13 +469,27 @@ impl Pipeline {
     async fn attempt(
         &self,
         admitted: &mut Admitted,
-        decided: Decided,
+        mut decided: Decided,
         stream: &mut EventStream,
         record: &mut CallRecord,
     ) -> Result<Attempt, Fault> {
+        let executor = match &decided.runner {
+            Runner::Here(executor) => executor.clone(),
+            Runner::Client(tool) => {
+                let call = tool.hand_out(&decided.found, decided.input.take());
+                admitted.count(&self.limiter, &decided)?;
+                record.enters(Stage::Run);
+                record.running()?;
+                let result = CallResult::RequiresAction(call);
+                return Ok(Attempt::Done(Box::new(result)));
+            }
+        };
         let breaker = decided.attempt(&self.breakers, true)?;
         let run = match self.prepare(admitted, decided, record).await {
-            Ok(prepared) => self.start(admitted, prepared, stream, record).await,
+            Ok(prepared) => {
+                self.start(admitted, &*executor, prepared, stream, record)
+                    .await
+            }
             Err(fault) => Err(fault),
         };
         let mut has_crashed = false;
@@ -749,6 +772,7 @@ impl Pipeline {
     async fn start(
         &self,
         admitted: &Admitted,
+        executor: &dyn Executor,
         prepared: Prepared,
         stream: &mut EventStream,
         record: &mut CallRecord,
@@ -774,7 +798,7 @@ impl Pipeline {
         let confinement = call.confinement.as_ref();
         let ready = confinement.and_then(|it| it.per_call.ready.clone());
         let ended = {
-            let mut running = decided.executor.run(&context, call, &from_tool);
+            let mut running = executor.run(&context, call, &from_tool);
             let elapsed = context.deadline.began.elapsed();
             let clock = time_limit.map_or(Duration::MAX, |limit| limit.saturating_sub(elapsed));
             let clock = tokio::time::sleep(clock);

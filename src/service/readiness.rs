@@ -16,6 +16,8 @@ use std::ops::Deref;
 #[derive(Clone, Debug)]
 pub enum Readiness {
     Ready,
+    /// It is ready where clients run tools; nothing of it runs here.
+    AtClient,
     /// The tool needs what it does not have here.
     Unavailable(Vec<Need>),
     /// No call of any tool is accepted.
@@ -107,10 +109,12 @@ impl Readiness {
             let mistake = fault.kind == Kind::DependencyError;
             needs.push(Need::of_fault(fault.clone(), "", mistake));
         }
-        if needs.is_empty() {
-            Readiness::Ready
-        } else {
+        if !needs.is_empty() {
             Readiness::Unavailable(needs)
+        } else if tool.manifest.client_tool().is_some() {
+            Readiness::AtClient
+        } else {
+            Readiness::Ready
         }
     }
 
@@ -119,12 +123,14 @@ impl Readiness {
         let runs = match &tool.manifest.handler {
             handler @ Handler::ServiceMethod { .. } => Methods::new().find(handler).map(drop),
             Handler::Extension { kind, .. } => Err(no_extension(kind)),
-            // `policy::needs_of` reports that `DefinitionOnly` is not supported yet.
             Handler::ToolService(remote) => remote
                 .descriptor
                 .iter()
                 .try_for_each(|service| queues(service)),
-            Handler::DefinitionOnly | Handler::Script { .. } | Handler::Document(_) => Ok(()),
+            Handler::Script { .. }
+            | Handler::Document(_)
+            | Handler::Client(_)
+            | Handler::Alias(_) => Ok(()),
         };
         Readiness::of(tool, decision, runs)
     }
@@ -133,7 +139,7 @@ impl Readiness {
     pub fn needs(self) -> Vec<Need> {
         match self {
             Readiness::Unavailable(needs) => needs,
-            Readiness::Ready | Readiness::Refused(_) => Vec::new(),
+            Readiness::Ready | Readiness::AtClient | Readiness::Refused(_) => Vec::new(),
         }
     }
 

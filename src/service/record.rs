@@ -426,7 +426,10 @@ impl CallRecord {
                 .extend(person.lines().map(|it| line(host, it)));
         }
         self.notes.all = few(std::mem::take(&mut self.notes.all));
-        let line = self.line(result.fault());
+        let line = AuditRecord {
+            outcome: result.word(),
+            ..self.line(result.fault())
+        };
         let network = self.network(&self.redaction.mask);
         let (executor, command) = self.executor_and_command();
         let tool = self.tool.as_ref();
@@ -445,6 +448,7 @@ impl CallRecord {
         report.id.clone_from(&self.line.call);
         report.tool = text::printable(&line.tool);
         report.version.clone_from(&line.version);
+        report.delivery.arguments = self.redaction.arguments();
         report.delivery.manifest = tool.map(|tool| tool.manifest.clone());
         report.outcome = result.map_fault(|fault| self.redaction.fault(fault));
         report.notes = std::mem::take(&mut self.notes.for_caller);
@@ -588,7 +592,8 @@ impl CallRecord {
             Some(Handler::Extension { kind, .. }) => (kind.as_str(), kind.clone()),
             Some(Handler::ToolService(remote)) => ("remote", remote.service.clone()),
             Some(Handler::Document(_)) => ("document", String::new()),
-            Some(Handler::Script { .. } | Handler::DefinitionOnly) | None => ("", String::new()),
+            Some(Handler::Client(_)) => ("client", String::new()),
+            Some(Handler::Script { .. } | Handler::Alias(_)) | None => ("", String::new()),
         };
         let Some(Confined { shape, .. }) = &self.run.confined else {
             return (kind.to_owned(), name);

@@ -2,6 +2,7 @@
 //! docs/CALLS.md. What an agent reads holds no path of this host and no text of a policy.
 
 use super::artifacts::{ListedArtifact, OpenArtifact};
+use super::client_call::ClientCall;
 use super::output::{self, Questions};
 use super::quota;
 use crate::base::text::{printable, printable_block};
@@ -21,6 +22,8 @@ pub enum CallResult {
     Output(ToolAnswer),
     /// Questions of the tool to its client, which makes the call again with the answers.
     Questions(Questions),
+    /// The client runs it, and submits its output.
+    RequiresAction(ClientCall),
     /// Questions that the client cannot be asked, which fails the call.
     Unaskable(Questions, Fault),
     Failed(Fault),
@@ -41,7 +44,9 @@ impl CallResult {
     pub fn fault(&self) -> Option<&Fault> {
         match self {
             CallResult::Unaskable(_, fault) | CallResult::Failed(fault) => Some(fault),
-            CallResult::Output(_) | CallResult::Questions(_) => None,
+            CallResult::Output(_) | CallResult::Questions(_) | CallResult::RequiresAction(_) => {
+                None
+            }
         }
     }
 
@@ -66,10 +71,14 @@ impl CallResult {
         }
     }
 
-    /// `success`, or the type of the error.
+    /// `success`, `requires_action`, or the type of the error.
     pub fn word(&self) -> String {
-        self.fault()
-            .map_or_else(|| "success".to_owned(), |fault| fault.kind.to_string())
+        match self {
+            CallResult::RequiresAction(_) => "requires_action".to_owned(),
+            other => other
+                .fault()
+                .map_or_else(|| "success".to_owned(), |fault| fault.kind.to_string()),
+        }
     }
 }
 
@@ -80,6 +89,7 @@ impl Serialize for CallResult {
         match self {
             CallResult::Output(answer) => json.serialize_entry("outputData", answer)?,
             CallResult::Questions(_) => json.serialize_entry("outputData", &Value::Null)?,
+            CallResult::RequiresAction(call) => json.serialize_entry("requiresAction", call)?,
             CallResult::Unaskable(_, fault) | CallResult::Failed(fault) => {
                 json.serialize_entry("error", fault)?;
             }
@@ -154,6 +164,8 @@ pub struct Delivery {
     pub pictures: Vec<OpenArtifact>,
     /// The parts that were sent make up the whole answer.
     pub streamed: bool,
+    /// The arguments as records show them, secrets hidden.
+    pub arguments: String,
     /// Kept until the answer is delivered, so that no more answers wait for slow readers than calls
     /// may run.
     pub slot: Option<Arc<quota::Slot>>,
@@ -298,7 +310,9 @@ impl Report {
             CallResult::Unaskable(_, fault) | CallResult::Failed(fault) => {
                 output::failed(&self.tool, fault)
             }
-            CallResult::Questions(_) => output::succeeded(&self.tool, "null", None),
+            CallResult::Questions(_) | CallResult::RequiresAction(_) => {
+                output::succeeded(&self.tool, "null", None)
+            }
             CallResult::Output(answer) => {
                 let sentence =
                     output::succeeded(&self.tool, answer.head(usize::MAX), answer.content.as_ref());

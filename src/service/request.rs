@@ -2,6 +2,7 @@
 //! runs. The queue between a tool and its reader is bounded.
 
 use super::arguments::Arguments;
+use super::client_call::ClientRuns;
 use super::output::AskableClient;
 use super::parent::{AskingCode, Parent};
 use super::traces::context::TraceContext;
@@ -189,6 +190,7 @@ pub struct CallRequest {
     pub approver: Approver,
     /// What the tool may ask its client, and what the client answered.
     pub client: AskableClient,
+    pub client_runs: ClientRuns,
     pub reporting: Reporting,
     /// The caller that it was accepted for: it runs only as that caller.
     pub acts_as: Option<String>,

@@ -9,13 +9,18 @@ use crate::registry::{Snapshot, Tool};
 use std::path::Path;
 use std::sync::Arc;
 
-/// What policy decides about a tool, with what its files ask for now.
+/// What policy decides about a tool, with what its files ask for now. About an alias it decides
+/// what it decides about its tool, and what holds for both.
 pub fn decide(
     tool: &Tool,
     snapshot: &Snapshot,
     policies: &Policies,
     machine: &Machine,
 ) -> Decision {
+    if let Some(target) = snapshot.behind(tool) {
+        let own = crate::policy::decide(&tool.manifest, &tool.site, policies, machine);
+        return decide(&target, snapshot, policies, machine).called_as(own);
+    }
     let mut decision = crate::policy::decide(&tool.manifest, &tool.site, policies, machine);
     if let Handler::Script { language, .. } = tool.manifest.handler {
         let script = ScriptOfTool {

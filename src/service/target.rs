@@ -8,6 +8,7 @@ use super::artifacts::FileRecord;
 use super::breaker::{Attempt, BreakerCall, Breakers};
 use super::callers::Rights;
 use super::catalog::Catalog;
+use super::client_call::{ClientCall, ClientRuns};
 use super::decision_cache::{CachedDecision, DecisionCache};
 use super::found::{CheckedArguments, FoundTool};
 use super::ledger::Ledger;
@@ -22,14 +23,14 @@ use crate::base::semaphore::Permit;
 use crate::base::text::printable;
 use crate::executor::method::{self, Method, ScriptMethod};
 use crate::executor::{CallDeadline, Executor, SessionCall, SessionId};
-use crate::manifest::{Handler, Language, Manifest, ToolPaths, arguments, environment};
+use crate::manifest::{ClientTool, Handler, Language, Manifest, ToolPaths, arguments, environment};
 use crate::packages::FileStamps;
 use crate::packages::store::EnvironmentLease;
 use crate::policy::InputFile;
 use crate::quantity::{Limit, MIB};
 use crate::{base, executor, fault, policy, quantity, registry, runtimes, sandbox};
 use fault::{Fault, Kind};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -47,7 +48,7 @@ pub(super) struct Decided {
     owners: Vec<(String, ToolPaths)>,
     /// What policy decided about what runs.
     pub decided: Arc<CachedDecision>,
-    pub executor: Arc<dyn Executor>,
+    pub runner: Runner,
     pub code: Code,
     pub input: Value,
     pub redaction: Arc<Redaction>,
@@ -55,6 +56,36 @@ pub(super) struct Decided {
     pub files: Files,
     /// The answer is an envelope.
     pub enveloped: bool,
+}
+
+/// What runs a call.
+pub(super) enum Runner {
+    Here(Arc<dyn Executor>),
+    Client(HandedTool),
+}
+
+/// A tool of which the client is handed the call.
+pub(super) struct HandedTool {
+    what: ClientTool,
+    /// By which its model knows the tool.
+    name: String,
+}
+
+impl HandedTool {
+    /// The call, with its checked arguments.
+    pub fn hand_out(&self, found: &FoundTool, arguments: Value) -> ClientCall {
+        let arguments = match arguments {
+            Value::Object(arguments) => self.what.in_form(arguments),
+            _ => Map::new(),
+        };
+        ClientCall {
+            id: found.call.clone(),
+            tool: found.tool.manifest.id.clone(),
+            name: self.name.clone(),
+            what: self.what.clone(),
+            arguments,
+        }
+    }
 }
 
 /// The files of a call.
@@ -98,17 +129,20 @@ impl Decided {
             decisions: _,
             rights,
             tool,
+            alias,
             decided,
             timeout_ms: _,
             at_machine: _,
             explain,
             deadline: _,
         } = &self.found;
+        let alias = alias.as_ref();
         let tool = (
             tool.reference(),
             &tool.manifest.digest,
             &tool.site,
             &tool.source,
+            alias.map(|alias| (alias.reference(), &alias.manifest.digest)),
         );
         let script = self.code.script.as_ref();
         let script = script.map(|script| &script.file.digest);
@@ -235,6 +269,7 @@ struct FoundScript {
 pub(super) struct Targets<'a> {
     pub catalog: &'a Catalog,
     pub ledger: &'a Ledger,
+    pub client: &'a ClientRuns,
 }
 
 impl Targets<'_> {
@@ -280,12 +315,23 @@ impl Targets<'_> {
             let target = self.script_target(script, found, arguments, record).await;
             return target.map_err(|fault| method::restore_names(&handler, fault));
         }
-        let executor = self.catalog.executor(handler)?;
-        let script = read_script(&*executor, &decided.decision, &found.deadline).await?;
+        let runner = match handler {
+            Handler::Client(what) => Runner::Client(HandedTool {
+                name: self.client.name_of(tool)?,
+                what: what.clone(),
+            }),
+            _ => Runner::Here(self.catalog.executor(handler)?),
+        };
+        let script = match &runner {
+            Runner::Here(executor) => {
+                read_script(&**executor, &decided.decision, &found.deadline).await?
+            }
+            Runner::Client(_) => None,
+        };
         let offered = offered(&found, &decided.decision);
         Ok(Decided {
-            tools: vec![tool.manifest.id.clone()],
-            executor,
+            tools: found.ids().cloned().collect(),
+            runner,
             owners: Vec::new(),
             decided,
             code: Code {
@@ -379,8 +425,8 @@ impl Targets<'_> {
         let executor = self.catalog.script_executor(language)?;
         let script = read_script(&*executor, &decision, &deadline).await?;
         Ok(Decided {
-            tools: tools_of(&tool.manifest, &owners),
-            executor,
+            tools: tools_of(&found, &owners),
+            runner: Runner::Here(executor),
             owners: owners
                 .into_iter()
                 .map(|(own, site)| (own.digest.clone(), site))
@@ -569,8 +615,8 @@ fn not_there(fault: Fault, rights: &Rights, script_path: &str, record: &mut Call
 }
 
 /// The tool that was called, and those that own what runs, each once.
-fn tools_of(tool: &Manifest, owners: &[Owner]) -> Vec<String> {
-    let mut tools = vec![tool.id.clone()];
+fn tools_of(found: &FoundTool, owners: &[Owner]) -> Vec<String> {
+    let mut tools: Vec<String> = found.ids().cloned().collect();
     for (manifest, _) in owners {
         if !tools.contains(&manifest.id) {
             tools.push(manifest.id.clone());
@@ -707,8 +753,12 @@ fn offered(found: &FoundTool, decision: &policy::Decision) -> Vec<Arc<registry::
     }
     let mut tools = found.decisions.snapshot.list(&registry::Filter::default());
     tools.retain(|tool| {
-        let id = &tool.manifest.id;
-        found.rights.may_call(id) && grants.iter().any(|grant| grant.tool.matches(id))
+        let granted = |id: &str| grants.iter().any(|grant| grant.tool.matches(id));
+        let manifest = &tool.manifest;
+        found.decisions.may_call(&found.rights, &manifest.id)
+            && granted(&manifest.id)
+            && manifest.alias().is_none_or(|alias| granted(alias.id()))
+            && manifest.client_tool().is_none()
     });
     // The newest version describes it.
     tools.reverse();

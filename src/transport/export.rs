@@ -4,7 +4,7 @@
 
 use super::names::Names;
 use crate::base::text;
-use crate::manifest::{Example, Language, Manifest};
+use crate::manifest::{ClientTool, Example, Language, Manifest};
 use crate::registry::Tool;
 use crate::service::tool_stubs::stubs;
 use serde_json::{Map, Value, json};
@@ -106,9 +106,20 @@ fn entry(tool: &Tool, name: &str, format: Format) -> Value {
             let function = json!({"name": name, "description": description, "parameters": input, "strict": false});
             json!({"type": "function", "function": function})
         }
-        Format::OpenAiResponses => json!({
-            "type": "function", "name": name, "description": description, "parameters": input, "strict": false
-        }),
+        Format::OpenAiResponses => {
+            let function = json!({"type": "function", "name": name, "description": description, "parameters": input, "strict": false});
+            match manifest.client_tool() {
+                Some(ClientTool::Custom { format }) => {
+                    let description = text::printable_block(&manifest.description);
+                    json!({"type": "custom", "name": name, "description": description, "format": format})
+                }
+                Some(ClientTool::LocalShell) => json!({"type": "local_shell"}),
+                Some(ClientTool::Shell) => {
+                    json!({"type": "shell", "environment": {"type": "local"}})
+                }
+                Some(ClientTool::Function) | None => function,
+            }
+        }
         Format::Anthropic => {
             let entry = json!({"name": name, "description": description, "input_schema": input});
             let examples: Vec<&Value> = fitting(manifest).map(|example| &example.input).collect();
@@ -202,6 +213,7 @@ pub fn describe(tool: &Tool) -> Value {
             "author": manifest.metadata.author,
             "permissions": manifest.metadata.permissions,
         },
+        "client": manifest.client_tool(),
         "final": manifest.is_final,
         "hidden": manifest.hidden,
         "listed": manifest.is_listed,
@@ -212,19 +224,24 @@ pub fn describe(tool: &Tool) -> Value {
 const REFUSED_AT_ROOT: [&str; 5] = ["oneOf", "anyOf", "allOf", "not", "enum"];
 
 pub fn description(manifest: &Manifest) -> String {
-    text::printable_block(&manifest.description)
+    let format = manifest
+        .client_tool()
+        .and_then(ClientTool::described_format);
+    let written = &manifest.description;
+    let whole = format.map(|format| format!("{written}\n\n{format}"));
+    text::printable_block(whole.as_ref().unwrap_or(written))
 }
 
 /// The parameters with a plain object root. A tool that declares none is shown as open, because the
 /// pipeline takes any object then; one that takes no arguments says so with `additionalProperties:
 /// false`.
 pub fn input_schema(manifest: &Manifest) -> Map<String, Value> {
-    let written = manifest
-        .parameters
-        .as_ref()
-        .and_then(|schema| schema.raw.as_object())
-        .cloned();
-    let mut schema = written.unwrap_or_default();
+    let shown = manifest
+        .client_tool()
+        .and_then(ClientTool::shown_parameters);
+    let written = manifest.parameters.as_ref().map(|schema| &schema.raw);
+    let written = shown.as_ref().or(written).and_then(Value::as_object);
+    let mut schema = written.cloned().unwrap_or_default();
     schema.retain(|key, _| manifest.schema_as_written || !REFUSED_AT_ROOT.contains(&key.as_str()));
     schema.insert("type".into(), json!("object"));
     // Model APIs refuse an object schema without this keyword.

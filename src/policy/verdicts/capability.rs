@@ -12,11 +12,8 @@ use crate::policy::grammar::{Capability, CapabilityKind, Grant, Policy};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Needs that the manifest alone shows: features that are not built yet, and unknown capabilities.
+/// Needs that the manifest alone shows: unknown capabilities.
 pub fn needs_of(manifest: &Manifest) -> Vec<Need> {
-    let client = "a client that runs the tool (handler.type definition-only): not built yet";
-    let later = matches!(manifest.handler, Handler::DefinitionOnly)
-        .then(|| Need::new("/handler/type", client));
     let words = manifest.requested.capabilities.iter().enumerate();
     let unknown = words.filter_map(|(index, word)| {
         Some(Need::mistaken(
@@ -24,7 +21,7 @@ pub fn needs_of(manifest: &Manifest) -> Vec<Need> {
             unknown(word)?,
         ))
     });
-    later.into_iter().chain(unknown).collect()
+    unknown.collect()
 }
 
 /// The files that a tool is granted, and its own folder.

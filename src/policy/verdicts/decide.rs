@@ -60,7 +60,12 @@ pub fn decide(
         narrow: false,
         owners: &[],
     };
-    if language.is_some() || manifest.document().is_some() || manifest.remote().is_some() {
+    let requests_nothing = matches!(manifest.handler, Handler::Client(_) | Handler::Alias(_));
+    if language.is_some()
+        || requests_nothing
+        || manifest.document().is_some()
+        || manifest.remote().is_some()
+    {
         return subject.decide(policies, machine);
     }
     // The tool has no process of its own: its requests are for the script that a call names.

@@ -148,6 +148,34 @@ impl Decision {
         self.limits.iter().find(|l| l.limit == limit)
     }
 
+    /// The decision about a call of this tool by an alias. What it may touch is the tool's own; who
+    /// must agree, who may call, and what is refused or lacking count of both.
+    pub fn called_as(mut self, alias: Decision) -> Decision {
+        let refused = alias.refused().cloned();
+        let Decision {
+            identity,
+            conditions,
+            lacks,
+            ..
+        } = alias;
+        let words = format!("called as {}, which is an alias of it", identity.tool);
+        self.notes.all.push(words);
+        for why in conditions.confirm {
+            if !self.conditions.confirm.contains(&why) {
+                self.conditions.confirm.push(why);
+            }
+        }
+        if let (Some(callers), Some(of_alias)) = (&mut self.conditions.callers, conditions.callers)
+        {
+            callers.retain(|caller| of_alias.iter().any(|other| other.name == caller.name));
+        }
+        self.lacks.extend(lacks);
+        if let Some(fault) = refused {
+            self.shape = Err(fault);
+        }
+        self
+    }
+
     /// A write below the call's own scratch, because of which the scratch has fewer rights.
     pub fn write_below_scratch(&self) -> Option<&Grant> {
         let mut writes = self.grants.files.iter();

@@ -31,7 +31,7 @@ impl OfferedTools {
         let tools = export::offered(
             all,
             |id: &str| service.catalog.find(caller, id).ok(),
-            |tool| service.catalog.can_call(caller, tool),
+            |tool| service.catalog.can_hand_out(caller, tool),
         );
         OfferedTools {
             names: export::names(&tools),

@@ -1,0 +1,66 @@
+//! Tools that the client of a call runs: what the client is handed, and whether it takes any.
+
+use crate::fault::{Fault, Kind};
+use crate::manifest::{ClientTool, INPUT};
+use crate::registry::Tool;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use std::sync::Arc;
+
+/// A call that the client runs, and whose output it submits.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ClientCall {
+    /// The call's id, to which its output refers.
+    pub id: String,
+    /// The tool's id; of a tool that the request brought: its name.
+    pub tool: String,
+    /// The name by which the model knows the tool.
+    pub name: String,
+    #[serde(flatten)]
+    pub what: ClientTool,
+    /// Checked, with defaults filled in, and in the form that clients take.
+    pub arguments: Map<String, Value>,
+}
+
+impl ClientCall {
+    /// The text of a custom tool.
+    pub fn input(&self) -> &str {
+        self.arguments
+            .get(INPUT)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+    }
+}
+
+/// Which tools the client of a call runs.
+#[derive(Clone, Debug, Default)]
+pub enum ClientRuns {
+    /// It cannot be handed a call.
+    #[default]
+    Nothing,
+    /// Those of this host that are for clients. `name`: by which its model knows the tool of the
+    /// call.
+    Registered { name: String },
+    /// The tool of the call, which the request itself brought.
+    Own(Arc<Tool>),
+}
+
+impl ClientRuns {
+    /// The name of the tool, if the client can be handed the call.
+    pub(super) fn name_of(&self, tool: &Tool) -> Result<String, Fault> {
+        match self {
+            ClientRuns::Nothing => {
+                let details = "Only a run over HTTP and Responses hand it out.";
+                Err(client_runs().details(details))
+            }
+            ClientRuns::Registered { name } => Ok(name.clone()),
+            ClientRuns::Own(_) => Ok(tool.manifest.id.clone()),
+        }
+    }
+}
+
+/// The fault of a call for which nothing can be run here.
+pub(super) fn client_runs() -> Fault {
+    Fault::new(Kind::CapabilityError, "The client runs this tool.")
+}

@@ -1,0 +1,178 @@
+//! Tools that a request brings, in the forms of model APIs. Its client runs them, and none of them
+//! has the name of a tool of this host.
+
+use super::client_call::ClientRuns;
+use crate::base::text;
+use crate::fault::{Fault, Kind};
+use crate::manifest;
+use crate::registry::Tool;
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// Most tools of one request.
+const MAX_TOOLS: usize = 128;
+/// Longest name that model APIs take.
+const MAX_NAME_CHARS: usize = 64;
+
+/// The tools of one request.
+#[derive(Clone, Debug, Default)]
+pub struct OwnTools(Vec<Arc<Tool>>);
+
+impl OwnTools {
+    /// Reads `tools` of a request. `is_taken`: whether a tool of this host has the name.
+    pub fn read(definitions: &[Value], is_taken: impl Fn(&str) -> bool) -> Result<OwnTools, Fault> {
+        if definitions.len() > MAX_TOOLS {
+            let message = format!("tools: a request brings at most {MAX_TOOLS} tools.");
+            return Err(Fault::new(Kind::ParameterValidationError, message));
+        }
+        let mut own = OwnTools::default();
+        for (at, definition) in definitions.iter().enumerate() {
+            let refuse = |why: String| {
+                let message = format!("tools[{at}]{why}");
+                Fault::new(Kind::ParameterValidationError, message)
+            };
+            let tool = read(definition).map_err(refuse)?;
+            let name = &tool.manifest.id;
+            if is_taken(name) {
+                let why = format!(".name: a tool of this host has the name '{name}'.");
+                return Err(refuse(why));
+            }
+            if own.find(name).is_some() {
+                return Err(refuse(format!(".name: '{name}' is there twice.")));
+            }
+            own.0.push(Arc::new(tool));
+        }
+        Ok(own)
+    }
+
+    pub fn find(&self, name: &str) -> Option<&Arc<Tool>> {
+        self.0.iter().find(|tool| tool.manifest.id == name)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Tool>> {
+        self.0.iter()
+    }
+
+    /// Who runs a call. `name`: as the model wrote it.
+    pub fn runs(&self, name: &str) -> ClientRuns {
+        match self.find(name) {
+            Some(tool) => ClientRuns::Own(tool.clone()),
+            None => ClientRuns::Registered {
+                name: name.to_owned(),
+            },
+        }
+    }
+}
+
+/// One definition as a tool, whose id is its name. `Err` begins with the member.
+fn read(definition: &Value) -> Result<Tool, String> {
+    let kind = definition["type"].as_str().unwrap_or_default();
+    // Chat completions write the definition of a function one level deeper.
+    let own = definition.get(kind).unwrap_or(definition);
+    let name = match kind {
+        "function" | "custom" => own["name"].as_str().unwrap_or_default(),
+        "local_shell" | "shell" => kind,
+        _ => {
+            let kind = text::printable(&text::head(kind, 80));
+            return Err(format!(
+                ".type: '{kind}' is none of function, custom, local_shell and shell."
+            ));
+        }
+    };
+    let is_plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-');
+    if name.is_empty() || name.len() > MAX_NAME_CHARS || !name.bytes().all(is_plain) {
+        return Err(format!(
+            ".name: must be 1 to {MAX_NAME_CHARS} of A-Za-z0-9_-."
+        ));
+    }
+    let mut handler = json!({"type": "definition-only", "kind": kind});
+    let mut document = json!({
+        // A name alone is not the id of a manifest.
+        "toolId": "request:tool",
+        "displayName": name,
+        "description": own["description"].as_str().filter(|it| !it.trim().is_empty()).unwrap_or(name),
+        "version": "1.0.0",
+    });
+    if kind == "custom" && !own["format"].is_null() {
+        handler["format"] = own["format"].clone();
+    }
+    if kind == "function" && !own["parameters"].is_null() {
+        document["parameters"] = own["parameters"].clone();
+        if let Some(schema) = document["parameters"].as_object_mut() {
+            schema.entry("type").or_insert_with(|| json!("object"));
+        }
+    }
+    document["handler"] = handler;
+    let (mut manifest, _) =
+        manifest::read(document.to_string().as_bytes()).map_err(|problems| {
+            let problem = problems.iter().max_by_key(|problem| problem.severity);
+            problem.map_or_else(String::new, |problem| {
+                let at = problem.pointer.replacen("/handler", "", 1);
+                format!(
+                    "{}: {}.",
+                    at.replacen('/', ".", 1),
+                    text::printable(&problem.message)
+                )
+            })
+        })?;
+    manifest.id = name.to_owned();
+    manifest.model_name = Some(name.to_owned());
+    Ok(Tool::of_request(manifest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(definition: Value) -> String {
+        let read = OwnTools::read(&[definition], |name| name == "ns__taken");
+        read.err().map(|fault| fault.message).unwrap_or_default()
+    }
+
+    #[test]
+    fn definitions_of_model_apis_are_read_and_keep_their_names() {
+        let definitions = [
+            json!({"type": "function", "name": "weather", "strict": true,
+                   "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}),
+            json!({"type": "function", "function": {"name": "older", "parameters": null}}),
+            json!({"type": "custom", "name": "sql", "format":
+                   {"type": "grammar", "syntax": "regex", "definition": "(?=look)ahead"}}),
+            json!({"type": "local_shell"}),
+            json!({"type": "shell", "environment": {"type": "local"}}),
+        ];
+        let own = OwnTools::read(&definitions, |_| false).expect("read");
+        let names: Vec<&str> = own.iter().map(|tool| tool.manifest.id.as_str()).collect();
+        assert_eq!(names, ["weather", "older", "sql", "local_shell", "shell"]);
+        assert!(matches!(own.runs("sql"), ClientRuns::Own(_)));
+        assert!(matches!(own.runs("x"), ClientRuns::Registered { .. }));
+    }
+
+    #[test]
+    fn a_bad_definition_names_its_member() {
+        for (definition, wanted) in [
+            (json!({"type": "web_search"}), "tools[0].type: 'web_search'"),
+            (
+                json!({"type": "function", "name": "a:b"}),
+                "tools[0].name: must be",
+            ),
+            (
+                json!({"type": "function", "name": "ns__taken"}),
+                "tools[0].name: a tool of this host",
+            ),
+            (
+                json!({"type": "function", "name": "f", "parameters": {"type": "list"}}),
+                "tools[0].parameters",
+            ),
+            (
+                json!({"type": "custom", "name": "c", "format": {"type": "grammar"}}),
+                "tools[0].format",
+            ),
+        ] {
+            let why = refused(definition);
+            assert!(why.starts_with(wanted), "{why}");
+        }
+        let twice = json!({"type": "local_shell"});
+        let read = OwnTools::read(&[twice.clone(), twice], |_| false);
+        assert!(read.is_err_and(|fault| fault.message.contains("twice")));
+    }
+}

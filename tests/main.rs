@@ -8,6 +8,7 @@ mod brokers;
 mod callers;
 mod causes;
 mod cli;
+mod client_tools;
 mod cut_secrets;
 mod doctor;
 mod dressed_secrets;

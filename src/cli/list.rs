@@ -4,6 +4,7 @@ use super::refusal::Exit;
 use super::settings::Settings;
 use super::{host, words};
 use crate::base::text::{head, json as json_text, path, printable};
+use crate::manifest::Handler;
 use crate::service::readiness::{Need, Readiness};
 use crate::service::requirements;
 use crate::transport::export;
@@ -120,7 +121,7 @@ fn show(host: &host::Tools, args: &Args, out: &mut dyn Write) -> io::Result<()> 
         namespace: args.namespace.clone(),
         source: args.source.clone(),
     };
-    let needs = |tool: &registry::Tool| Readiness::shipped(tool, &host.decide(tool)).needs();
+    let readiness = |tool: &registry::Tool| Readiness::shipped(tool, &host.decide(tool));
     let name_packages = |tool: &mut Arc<registry::Tool>| {
         requirements::name_packages(tool, |tool| host.decide(tool))
     };
@@ -130,14 +131,18 @@ fn show(host: &host::Tools, args: &Args, out: &mut dyn Write) -> io::Result<()> 
             .callers()
             .is_none_or(|callers| callers.may_call(&caller, id))
     };
+    let may_call = |tool: &Arc<registry::Tool>| {
+        let alias = tool.manifest.alias();
+        known(&tool.manifest.id) && alias.is_none_or(|alias| known(alias.id()))
+    };
     if let Some(format) = args.format {
         let mut all = snapshot.list(&registry::Filter::default());
-        all.retain(|tool| known(&tool.manifest.id));
+        all.retain(may_call);
         all.iter_mut().for_each(name_packages);
         let all = export::offered(
             all,
             |id| snapshot.find(id).ok(),
-            |tool| needs(tool).is_empty(),
+            |tool| matches!(readiness(tool), Readiness::Ready),
         );
         let offered: Vec<_> = all
             .iter()
@@ -149,13 +154,10 @@ fn show(host: &host::Tools, args: &Args, out: &mut dyn Write) -> io::Result<()> 
             value => writeln!(out, "{}", json_text(&value, true)),
         };
     }
-    let tools = snapshot
-        .list(&filter)
-        .into_iter()
-        .filter(|tool| known(&tool.manifest.id));
+    let tools = snapshot.list(&filter).into_iter().filter(may_call);
     let tools = tools.map(|mut tool| {
         name_packages(&mut tool);
-        (needs(&tool), tool)
+        (readiness(&tool).needs(), tool)
     });
     let tools: Vec<_> = tools.collect();
     if args.json {
@@ -175,7 +177,7 @@ fn show(host: &host::Tools, args: &Args, out: &mut dyn Write) -> io::Result<()> 
         words::table(
             &rows,
             &["tool", "version", "source", "description"],
-            &["unavailable"]
+            &["unavailable", "runs"]
         )
     )
 }
@@ -198,6 +200,11 @@ fn entry(tool: &registry::Tool, needs: &[Need]) -> Value {
 
 /// One tool as a row of the table.
 fn row(tool: &registry::Tool, needs: &[Need]) -> Value {
+    let runs = match &tool.manifest.handler {
+        Handler::Client(_) => vec!["the client of a call".to_owned()],
+        Handler::Alias(alias) => vec![alias.tool.clone()],
+        _ => Vec::new(),
+    };
     let first = tool.manifest.description.lines().next().unwrap_or_default();
     json!({
         "tool": tool.manifest.id,
@@ -205,5 +212,6 @@ fn row(tool: &registry::Tool, needs: &[Need]) -> Value {
         "source": head(&tool.source, 20),
         "description": head(first, MAX_DESCRIPTION_CHARS),
         "unavailable": needs.iter().map(Need::text).collect::<Vec<_>>(),
+        "runs": runs,
     })
 }

@@ -65,10 +65,16 @@ impl Default for Retention {
 }
 
 /// Whose an artifact is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owner {
     pub(super) principal: String,
     caller: String,
+}
+
+impl Owner {
+    pub fn principal(&self) -> &str {
+        &self.principal
+    }
 }
 
 impl From<&Rights> for Owner {

@@ -41,6 +41,12 @@ pub struct Entry<V> {
     value: V,
 }
 
+impl<V> Entry<V> {
+    pub fn into_value(self) -> V {
+        self.value
+    }
+}
+
 impl<K, V> Default for Shares<K, V> {
     /// Its semaphore has no bounds of its own: each claim has them.
     fn default() -> Shares<K, V> {

@@ -111,9 +111,14 @@ pub fn touches(decision: &Decision) -> Vec<String> {
         .chain(service)
         .chain(calls)
         .map(|line| printable(&line));
-    let inside = (decision.identity.in_process && decision.grants.service.is_none())
-        .then(|| "it runs inside toolhost, without layers of its own".to_owned());
-    all.chain(inside).collect()
+    let identity = &decision.identity;
+    let inside = if identity.at_client {
+        Some("nothing here: the client of a call runs it")
+    } else {
+        (identity.in_process && decision.grants.service.is_none())
+            .then_some("it runs inside toolhost, without layers of its own")
+    };
+    all.chain(inside.map(str::to_owned)).collect()
 }
 
 /// What the code of a tool reaches through the tools that it may call, and through those that they
@@ -153,7 +158,7 @@ pub fn json(decision: &Decision, manifest: &Manifest) -> Value {
         "policy": decision.governing.policy,
         "policyFile": decision.governing.file.to_string_lossy(),
         "mode": if decision.governing.narrow { "narrow" } else { "reject" },
-        "inProcess": decision.identity.in_process,
+        "inProcess": decision.identity.in_process && !decision.identity.at_client,
         "startsScripts": decision.identity.starts_scripts,
         "script": decision.identity.script.as_ref().map(|s| s.to_string_lossy()),
         "folder": decision.identity.folder.to_string_lossy(),

@@ -259,6 +259,7 @@ impl Case<'_> {
             folder: site.folder.clone(),
             labels: manifest.metadata.permissions.clone(),
             in_process: language.is_none() && manifest.handler.runs_no_script(),
+            at_client: manifest.client_tool().is_some(),
             starts_scripts: matches!(
                 &manifest.handler,
                 Handler::ServiceMethod { service, .. } if service == SCRIPT_SERVICE

@@ -46,6 +46,8 @@ pub struct Identity {
     pub labels: Vec<String>,
     /// Runs inside the host: a service method or an extension. It has no shape of its own.
     pub in_process: bool,
+    /// The client of a call runs it: nothing of it runs here.
+    pub at_client: bool,
     /// Runs inside the host and starts scripts, which this decision bounds.
     pub starts_scripts: bool,
 }
@@ -158,8 +160,9 @@ impl Decision {
             lacks,
             ..
         } = alias;
-        let words = format!("called as {}, which is an alias of it", identity.tool);
+        let words = format!("{} is an alias of {}", identity.tool, self.identity.tool);
         self.notes.all.push(words);
+        self.identity.tool = identity.tool;
         for why in conditions.confirm {
             if !self.conditions.confirm.contains(&why) {
                 self.conditions.confirm.push(why);

@@ -50,6 +50,7 @@ pub(super) async fn keep(background: Weak<Background>, mut changed: watch::Recei
         let now = Timestamp::now();
         changed.mark_unchanged();
         me.forget(now).await;
+        me.forget_runs(now).await;
         let mut wait = SWEEP_INTERVAL;
         for job in me.untold() {
             if under_way.contains(&job.id) {

@@ -4,6 +4,8 @@
 //! running.
 
 use super::jobs::{Callback, CallbackState, Delivery, Job, Jobs};
+use super::run::Run;
+use super::runs::Runs;
 use super::store::{Change, JobStore};
 use crate::base::json::Text;
 use crate::base::lock;
@@ -41,6 +43,7 @@ pub struct Background {
     /// `host:port` of the operator's proxy.
     pub(super) proxy: Option<String>,
     pub(super) jobs: Mutex<Jobs>,
+    pub(super) runs: tokio::sync::Mutex<Runs>,
     /// `None`: the store could not be opened or written. It is opened at its next use.
     store: tokio::sync::Mutex<Option<Arc<JobStore>>>,
     /// The store was open before, so `jobs` has all that is in it.
@@ -128,10 +131,12 @@ impl Background {
     ) -> Arc<Background> {
         let (alive, over) = mpsc::channel(1);
         let jobs = Mutex::new(Jobs::new(service.limiter.clone()));
+        let runs = tokio::sync::Mutex::new(Runs::new(service.limiter.clone()));
         Arc::new(Background {
             service,
             proxy,
             jobs,
+            runs,
             loaded: AtomicBool::new(store.is_some()),
             store: tokio::sync::Mutex::new(store.map(Arc::new)),
             changed: watch::Sender::default(),
@@ -292,6 +297,7 @@ impl Background {
                 put: vec![job.clone()],
                 result,
                 gone,
+                ..Change::default()
             })
             .await;
         if let Err(why) = &kept {
@@ -486,6 +492,12 @@ impl Background {
         self.open_or_get(Duration::ZERO).await
     }
 
+    pub(super) async fn stored_runs(&self) -> Result<Vec<Run>, String> {
+        let store = self.store().await?;
+        let read = tokio::task::spawn_blocking(move || store.runs()).await;
+        read.unwrap_or_else(|e| Err(e.to_string()))
+    }
+
     /// A store that cannot be written is closed, and opened again at its next use.
     pub(super) async fn write(&self, change: Change) -> Result<(), String> {
         let store = self.store().await?;
@@ -669,7 +681,7 @@ fn open_store(log: &Log, patience: Duration, ours: bool) -> Result<(JobStore, Ve
         store.write(&Change {
             put: vec![job.clone()],
             result: Some((job.id.clone(), text)),
-            gone: Vec::new(),
+            ..Change::default()
         })?;
     }
     Ok((store, jobs))

@@ -179,7 +179,7 @@ impl Jobs {
     ) -> Result<(Vec<String>, CancellationToken), Fault> {
         let cancel = CancellationToken::new();
         let id = job.id.clone();
-        let charge = charge(&job, job.bytes);
+        let charge = charge(job.through(), job.bytes);
         let until = if job.is_owed() {
             IN_USE
         } else {
@@ -201,7 +201,7 @@ impl Jobs {
         if bytes > MAX_RESULT_BYTES {
             return (Vec::new(), false);
         }
-        self.making_room(|all| all.charge(&job.id, charge(job, bytes)))
+        self.making_room(|all| all.charge(&job.id, charge(job.through(), bytes)))
     }
 
     fn making_room<T>(
@@ -233,11 +233,12 @@ impl Jobs {
     }
 }
 
-fn charge(job: &Job, bytes: usize) -> Charge {
+/// What is charged to a principal for something that is kept.
+pub(super) fn charge(principal: &str, bytes: usize) -> Charge {
     Charge {
         claim: semaphore::claim(
             MAX_STORED_BYTES[0],
-            [(job.through().to_owned(), MAX_STORED_BYTES[1])],
+            [(principal.to_owned(), MAX_STORED_BYTES[1])],
         ),
         size: CALL_BYTES + bytes,
     }

@@ -4,10 +4,14 @@ mod callback;
 mod calls;
 mod jobs;
 mod open;
+mod run;
+mod runs;
 mod store;
 mod task;
 
 pub use calls::{Background, EndReport, JobCounts, Receipt};
 pub use jobs::{CallbackState, Delivery};
 pub use open::{in_memory, stored};
+pub use run::{Run, RunStatus, RunStep, StepEnd, ToolOutput};
+pub use runs::RunningRun;
 pub use store::FILE;

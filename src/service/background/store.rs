@@ -2,11 +2,12 @@
 //! A file that another host has open, or of another version, is refused.
 
 use super::jobs::Job;
+use super::run::Run;
 use crate::base::files::{self, Folder};
 use nix::fcntl::OFlag;
 use redb::backends::{FileBackend, InMemoryBackend};
 use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition};
-use serde::de::IgnoredAny;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use std::fs::File;
 use std::io;
 use std::path::Path;
@@ -29,6 +30,7 @@ const IN_USE: &str = "another toolhost serves calls in the background there: giv
 const ABOUT: TableDefinition<'_, &str, u64> = TableDefinition::new("about");
 const JOBS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("jobs");
 const RESULTS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("results");
+const RUNS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("runs");
 
 #[derive(Debug)]
 pub(super) struct JobStore(Database);
@@ -39,6 +41,8 @@ pub(super) struct Change {
     pub put: Vec<Job>,
     pub result: Option<(String, String)>,
     pub gone: Vec<String>,
+    pub runs: Vec<Run>,
+    pub gone_runs: Vec<String>,
 }
 
 fn database(file: File) -> Result<Database, DatabaseError> {
@@ -49,6 +53,23 @@ fn database(file: File) -> Result<Database, DatabaseError> {
 
 fn describe(e: impl Into<redb::Error>) -> String {
     e.into().to_string()
+}
+
+/// All values of a table. `what`: each of them.
+fn rows<T: DeserializeOwned>(
+    database: &Database,
+    table: TableDefinition<'_, &str, &[u8]>,
+    what: &str,
+) -> Result<Vec<T>, String> {
+    let reading = database.begin_read().map_err(describe)?;
+    let table = reading.open_table(table).map_err(describe)?;
+    let mut all = Vec::new();
+    for row in table.iter().map_err(describe)? {
+        let (id, value) = row.map_err(describe)?;
+        let value = serde_json::from_slice(value.value());
+        all.push(value.map_err(|e| format!("the {what} {} cannot be read: {e}", id.value()))?);
+    }
+    Ok(all)
 }
 
 impl JobStore {
@@ -142,21 +163,15 @@ impl JobStore {
             }
             made.open_table(JOBS).map_err(describe)?;
             made.open_table(RESULTS).map_err(describe)?;
+            made.open_table(RUNS).map_err(describe)?;
         }
         made.commit().map_err(describe)?;
-        let reading = database.begin_read().map_err(describe)?;
-        let mut jobs = Vec::new();
-        for row in reading
-            .open_table(JOBS)
-            .map_err(describe)?
-            .iter()
-            .map_err(describe)?
-        {
-            let (id, job) = row.map_err(describe)?;
-            let job = serde_json::from_slice(job.value());
-            jobs.push(job.map_err(|e| format!("the call {} cannot be read: {e}", id.value()))?);
-        }
-        Ok(jobs)
+        rows(database, JOBS, "call")
+    }
+
+    /// All runs that are stored.
+    pub fn runs(&self) -> Result<Vec<Run>, String> {
+        rows(&self.0, RUNS, "run")
     }
 
     /// Writes a change; it is on the disk when this returns.
@@ -177,6 +192,15 @@ impl JobStore {
             if let Some((id, result)) = &change.result {
                 results
                     .insert(id.as_str(), result.as_bytes())
+                    .map_err(describe)?;
+            }
+            let mut runs = writing.open_table(RUNS).map_err(describe)?;
+            for id in &change.gone_runs {
+                runs.remove(id.as_str()).map_err(describe)?;
+            }
+            for run in &change.runs {
+                let text = serde_json::to_vec(run).map_err(|e| e.to_string())?;
+                runs.insert(run.id.as_str(), text.as_slice())
                     .map_err(describe)?;
             }
         }

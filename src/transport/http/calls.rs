@@ -298,7 +298,7 @@ fn parse(request: CallRequest, body: &str) -> Result<CallBody, Refusal> {
 }
 
 /// The JSON text in a string, or the value itself.
-fn text_or_json(json: &str) -> String {
+pub fn text_or_json(json: &str) -> String {
     serde_json::from_str(json).unwrap_or_else(|_| json.to_owned())
 }
 
@@ -324,7 +324,7 @@ fn explain(mut report: Report, stray: Option<&str>) -> Report {
 }
 
 /// Most calls of one request.
-const MAX_CALLS: usize = 64;
+pub const MAX_CALLS: usize = 64;
 const BATCH_SHAPE: &str = "The body is {\"calls\": \
                      [{\"tool\": …, \"arguments\": …, \"files\": …, \"timeoutMs\": …, \"hidden\": …}, …], \
                      \"user\": …, \"atOnce\": …, \"files\": …, \"tool_resources\": …}, of which only the calls, with their tools, are \

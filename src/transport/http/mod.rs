@@ -18,6 +18,7 @@ mod offered;
 mod peer;
 mod reply;
 mod request;
+mod runs;
 mod server;
 mod tokens;
 mod tools;
@@ -217,6 +218,10 @@ fn router() -> Router<Arc<Server>> {
             "/v1/calls/{call}",
             get(background::one).delete(background::cancel),
         )
+        .route("/v1/runs", get(runs::list).post(runs::begin))
+        .route("/v1/runs/{run}", get(runs::one).delete(runs::delete))
+        .route("/v1/runs/{run}/cancel", post(runs::cancel))
+        .route("/v1/runs/{run}/submit_tool_outputs", post(runs::submit))
         .route("/v1/calls/{call}/interrupt", post(background::interrupt))
         .route("/v1/artifacts", get(artifacts::list))
         .route("/v1/artifacts/{id}", get(artifacts::one))

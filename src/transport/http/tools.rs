@@ -12,6 +12,7 @@ use crate::fault::{Fault, Kind};
 use crate::registry::Filter;
 use crate::service::{Caller, Phase, metrics, tool_audit};
 use crate::transport::export::{self, Format};
+use crate::transport::names::Names;
 use axum::body::Body;
 use axum::extract::Path;
 use http::{StatusCode, Uri};
@@ -102,6 +103,18 @@ impl ToolNames<'_> {
     pub fn new<'k>(known: &'k KnownRequest, label: Option<&str>) -> ToolNames<'k> {
         let caller = known.server.service.catalog.who(&known.caller, label);
         ToolNames { known, caller }
+    }
+
+    /// The name of an offered tool, for models.
+    pub fn name(&self, id: &str) -> Option<String> {
+        let offered = offered_tools(self.known, &self.caller);
+        offered.names.name(id.split('@').next().unwrap_or_default())
+    }
+
+    /// The names of all tools that the caller may call, offered or not.
+    pub fn taken(&self) -> Names {
+        let tools = self.known.server.service.tools(&self.caller);
+        export::names(tools.iter().flatten())
     }
 
     /// The id behind a name; anything else stays as it is.

@@ -1,0 +1,303 @@
+//! Runs: what they hand out, what they take back, and what stays of them.
+
+use super::*;
+
+/// A host with tokens for alice and bob.
+struct Scene {
+    playground: Playground,
+    file: String,
+    alice: String,
+    bob: String,
+}
+
+impl Scene {
+    fn new() -> Scene {
+        let playground = Playground::new(Who::ours(), "/var/tmp");
+        adder(&playground);
+        client_tools(&playground);
+        write_callers(
+            &playground,
+            &(entry("alice", "\"*\"", "") + &entry("bob", "\"esc:*\"", "")),
+        );
+        let (file, [alice, bob]) = tokens(&playground, ["alice", "bob"]);
+        Scene {
+            playground,
+            file,
+            alice,
+            bob,
+        }
+    }
+
+    fn serve(&self) -> Web {
+        Web::start(&self.playground, &["--token-file", &self.file])
+    }
+}
+
+fn begin(web: &Web, caller: &str, body: &Value) -> Reply {
+    web.ask("POST", "/v1/runs", &[caller], &body.to_string())
+}
+
+fn submit(web: &Web, caller: &str, run: &str, outputs: Value) -> Reply {
+    let path = format!("/v1/runs/{run}/submit_tool_outputs");
+    let body = json!({ "tool_outputs": outputs });
+    web.ask("POST", &path, &[caller], &body.to_string())
+}
+
+/// A mixed batch: one tool of this host, and two that the client runs.
+fn mixed() -> Value {
+    json!({"calls": [
+        {"id": "call_1", "name": "own__local", "arguments": "{\"command\": \"ls\", \"timeout_ms\": \"soon\"}"},
+        {"id": "call_2", "name": "esc__add", "arguments": {"a": 1, "b": 2}},
+        {"id": "call_3", "name": "own__function", "arguments": {"place": "here", "key": "hunter2hunter2"}},
+    ]})
+}
+
+fn id_of(run: &Reply) -> String {
+    run.json()["id"].as_str().unwrap().to_owned()
+}
+
+fn required(run: &Value) -> &Value {
+    &run["required_action"]["submit_tool_outputs"]["tool_calls"]
+}
+
+fn output(id: &str, text: &str) -> Value {
+    json!({"tool_call_id": id, "output": text})
+}
+
+#[test]
+fn a_mixed_turn_runs_what_is_of_this_host_and_waits_for_exactly_the_rest() {
+    let scene = Scene::new();
+    let web = scene.serve();
+    let run = begin(&web, &scene.alice, &mixed()).is(200, "none");
+    let (id, run) = (id_of(&run), run.json());
+    assert_eq!(run["status"], "requires_action");
+    assert_eq!(
+        required(&run),
+        &json!([
+            {"id": "call_1", "type": "function", "function": {"name": "own__local",
+                "arguments": "{\"command\":[\"ls\"],\"env\":{}}"}},
+            {"id": "call_3", "type": "function", "function": {"name": "own__function",
+                "arguments": "{\"place\":\"here\",\"key\":\"hunter2hunter2\",\"unit\":\"C\"}"}},
+        ])
+    );
+    let added = &run["steps"][1];
+    assert_eq!(
+        (&added["status"], &added["output"]),
+        (&json!("completed"), &json!("{\"sum\":3}"))
+    );
+    // Nothing was started for the client's calls, and each has its record.
+    let records = scene.playground.records();
+    let of = |tool: &str| {
+        records
+            .iter()
+            .filter(|it| it["tool"] == tool)
+            .collect::<Vec<_>>()
+    };
+    let handed = of("own:function");
+    let last = handed.last().unwrap();
+    assert_eq!(
+        (&last["outcome"], &last["decision"]),
+        (&json!("requires_action"), &json!("allowed"))
+    );
+    assert!(!last.to_string().contains("hunter2"), "{last}");
+    // All ids, no others, once.
+    let both = |first: &str| json!([output(first, "{\"files\": 3}"), output("call_3", " \n")]);
+    let refused = "ParameterValidationError: ";
+    submit(&web, &scene.alice, &id, json!([output("call_1", "x")]))
+        .is(422, &format!("{refused}not provided, with id: call_3"));
+    submit(&web, &scene.alice, &id, both("call_9")).is(422, &format!("{refused}with id: call_9"));
+    submit(&web, &scene.alice, &id, both("call_2")).is(422, &format!("{refused}with id: call_2"));
+    let path = format!("/v1/runs/{id}");
+    assert_eq!(
+        web.get(&path, &[&scene.alice]).json()["steps"],
+        run["steps"]
+    );
+    let over = submit(&web, &scene.alice, &id, both("call_1"))
+        .is(200, "none")
+        .json();
+    let outputs: Vec<&Value> = (0..3).map(|at| &over["steps"][at]["output"]).collect();
+    assert_eq!(over["status"], "completed");
+    assert_eq!(
+        outputs,
+        [
+            "{\"files\": 3}",
+            "{\"sum\":3}",
+            "The tool call has no result."
+        ]
+    );
+    assert!(over["required_action"].is_null());
+    // It was not to be stored.
+    submit(&web, &scene.alice, &id, both("call_1")).is(404, refused);
+    web.get(&path, &[&scene.alice]).is(404, refused);
+    assert!(
+        !scene.playground.path("state/background.redb").exists()
+            || !stored(&scene).contains("hunter2")
+    );
+}
+
+/// What the store holds, as text.
+fn stored(scene: &Scene) -> String {
+    let path = scene.playground.path("state/background.redb");
+    String::from_utf8_lossy(&fs::read(path).unwrap()).into_owned()
+}
+
+#[test]
+fn a_stored_run_outlives_its_host_for_its_owner_alone() {
+    let scene = Scene::new();
+    let mut web = scene.serve();
+    let mut body = mixed();
+    body["store"] = json!(true);
+    let run = begin(&web, &scene.alice, &body).is(200, "none");
+    let id = id_of(&run);
+    let path = format!("/v1/runs/{id}");
+    web.signal(Signal::SIGKILL);
+    drop(web);
+    // Secrets are not on the disk, and nobody else reads it.
+    let text = stored(&scene);
+    assert!(text.contains("call_3") && !text.contains("hunter2"));
+    let mode = fs::metadata(scene.playground.path("state/background.redb"))
+        .unwrap()
+        .mode();
+    assert_eq!(mode & 0o777, 0o600);
+    web = scene.serve();
+    let again = web.get(&path, &[&scene.alice]).is(200, "none").json();
+    assert_eq!(again["status"], "requires_action");
+    assert_eq!(required(&again).as_array().unwrap().len(), 2);
+    let refused = "ParameterValidationError: You have no such run.";
+    let outputs = || json!([output("call_1", "1"), output("call_3", "2")]);
+    web.get(&path, &[&scene.bob]).is(404, refused);
+    submit(&web, &scene.bob, &id, outputs()).is(404, refused);
+    web.ask("DELETE", &path, &[&scene.bob], "").is(404, refused);
+    web.ask("POST", &format!("{path}/cancel"), &[&scene.bob], "")
+        .is(404, refused);
+    let none = web.get("/v1/runs", &[&scene.bob]).json();
+    assert_eq!(none, json!({"runs": []}));
+    submit(&web, &scene.alice, &id, outputs()).is(200, "none");
+    submit(&web, &scene.alice, &id, outputs()).is(
+        422,
+        "ParameterValidationError: does not wait for outputs: it is completed",
+    );
+    let own = web.get("/v1/runs", &[&scene.alice]).json();
+    assert_eq!(own["runs"][0]["steps"][2]["output"], "2");
+    web.ask("DELETE", &path, &[&scene.alice], "")
+        .is(200, "none");
+    web.get(&path, &[&scene.alice]).is(404, refused);
+}
+
+#[test]
+fn a_run_can_be_cancelled_and_then_takes_nothing() {
+    let scene = Scene::new();
+    let web = scene.serve();
+    let mut body = mixed();
+    body["store"] = json!(true);
+    let id = id_of(&begin(&web, &scene.alice, &body));
+    let cancelled = web.ask(
+        "POST",
+        &format!("/v1/runs/{id}/cancel"),
+        &[&scene.alice],
+        "",
+    );
+    let cancelled = cancelled.is(200, "none").json();
+    assert_eq!(
+        (
+            &cancelled["status"],
+            &cancelled["steps"][0]["status"],
+            &cancelled["steps"][1]["status"]
+        ),
+        (
+            &json!("cancelled"),
+            &json!("cancelled"),
+            &json!("completed")
+        )
+    );
+    submit(
+        &web,
+        &scene.alice,
+        &id,
+        json!([output("call_1", ""), output("call_3", "")]),
+    )
+    .is(422, "ParameterValidationError: it is cancelled");
+}
+
+#[test]
+fn a_request_brings_tools_of_its_own_and_takes_no_name_of_this_host() {
+    let scene = Scene::new();
+    let web = scene.serve();
+    let function = |name: &str| {
+        json!({"type": "function", "name": name, "parameters": {"type": "object",
+        "properties": {"city": {"type": "string"}}, "required": ["city"]}})
+    };
+    let sql = json!({"type": "custom", "name": "sql", "format": {"type": "text"}});
+    let calls = json!([
+        {"id": "a", "name": "weather", "arguments": {"city": "Ulm"}},
+        {"id": "b", "name": "sql", "arguments": {"input_data": "SELECT 1"}},
+        {"id": "c", "name": "weather", "arguments": {"town": "Ulm"}},
+        {"id": "d", "name": "nobody", "arguments": {}},
+    ]);
+    let tools = json!([function("weather"), sql]);
+    // Whatever tools of this host a caller may call.
+    for caller in [&scene.alice, &scene.bob] {
+        let run = begin(&web, caller, &json!({"calls": calls, "tools": tools}))
+            .is(200, "none")
+            .json();
+        assert_eq!(
+            required(&run),
+            &json!([
+                {"id": "a", "type": "function", "function": {"name": "weather", "arguments": "{\"city\":\"Ulm\"}"}},
+                {"id": "b", "type": "custom", "custom": {"name": "sql", "input": "SELECT 1"}},
+            ])
+        );
+        let failed = |at: usize| run["steps"][at]["output"].as_str().unwrap().to_owned();
+        assert!(failed(2).contains("ParameterValidationError"), "{run}");
+        assert!(failed(3).contains("ToolNotFoundError"), "{run}");
+    }
+    for (tool, wanted) in [
+        (
+            function("esc__add"),
+            "tools[0].name: a tool of this host has the name 'esc__add'.",
+        ),
+        (json!({"type": "web_search"}), "tools[0].type"),
+        (function("a b"), "tools[0].name"),
+    ] {
+        begin(
+            &web,
+            &scene.alice,
+            &json!({"calls": calls, "tools": [tool]}),
+        )
+        .is(400, &format!("ParameterValidationError: {wanted}"));
+    }
+    // A tool that a caller may not call does not exist for it.
+    let run = begin(
+        &web,
+        &scene.bob,
+        &json!({"calls": [{"id": "a", "name": "own__shell", "arguments": {"commands": ["ls"]}}]}),
+    );
+    let run = run.is(200, "none").json();
+    assert_eq!(run["status"], "completed");
+    assert!(
+        run["steps"][0]["output"]
+            .as_str()
+            .unwrap()
+            .contains("ToolNotFoundError"),
+        "{run}"
+    );
+}
+
+#[test]
+fn what_is_no_run_is_refused_by_its_member() {
+    let scene = Scene::new();
+    let web = scene.serve();
+    let call = |id: &str| json!({"id": id, "name": "esc__add", "arguments": {"a": 1, "b": 2}});
+    for (body, wanted) in [
+        (json!({"calls": []}), "1 to 64 calls"),
+        (json!({"calls": [call("a"), call("a")]}), "calls[1].id"),
+        (json!({"calls": [call(&"x".repeat(129))]}), "calls[0].id"),
+        (
+            json!({"calls": [call("a")], "shop": true}),
+            "unknown field `shop`",
+        ),
+        (json!({"calls": [{"id": "a"}]}), "missing field `name`"),
+    ] {
+        begin(&web, &scene.alice, &body).is(400, &format!("ParameterValidationError: {wanted}"));
+    }
+}

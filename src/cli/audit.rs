@@ -161,7 +161,11 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         .snapshot
         .find(reference)
         .inspect_err(|_| unheard(settings));
-    let tool = tool.map_err(|fault| Refusal::from_fault(&fault))?;
+    let mut tool = tool.map_err(|fault| Refusal::from_fault(&fault))?;
+    // Of an alias only the rights are its own.
+    if args.probe || args.suggest_policy {
+        tool = known.snapshot.behind(&tool).unwrap_or(tool);
+    }
     if args.probe {
         return probe(settings, &known, &tool, args.json);
     }
@@ -272,7 +276,9 @@ fn runs(report: &Value, runtimes: impl Iterator<Item = String>) -> String {
         let parts: Vec<_> = std::iter::once(script.clone()).chain(runtimes).collect();
         return parts.join("; ");
     }
-    if report["service"].is_null() {
+    if report["inProcess"] == false {
+        "where the client of a call is: nothing of it runs here".to_owned()
+    } else if report["service"].is_null() {
         "inside toolhost, without layers of its own; a script that it starts has them".to_owned()
     } else {
         "a service elsewhere, which nothing here confines".to_owned()

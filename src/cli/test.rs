@@ -93,6 +93,12 @@ fn choose_tools(service: &Service, args: &Args) -> anyhow::Result<Vec<Arc<regist
 async fn examples(service: &Arc<Service>, tools: &[Arc<registry::Tool>], args: &Args) -> Count {
     let mut count = Count::default();
     for tool in tools {
+        if tool.manifest.client_tool().is_some() {
+            let reference = tool.reference();
+            words::say(&format!("skip {reference}: the client of a call runs it"));
+            count.skipped += 1;
+            continue;
+        }
         let needs = service.catalog.readiness(tool).lacks();
         if args.all && !needs.is_empty() {
             words::say(&format!(

@@ -24,6 +24,7 @@ mod exposition;
 mod files;
 mod found;
 pub mod ledger;
+mod left_files;
 mod meters;
 pub mod metrics;
 mod nested;

@@ -6,7 +6,7 @@
 //! in the record, which the stages fill. Nothing runs that could not be recorded first.
 
 use super::arguments::ReceivedArguments;
-use super::artifacts::{Artifacts, MostFiles, Owner, Received};
+use super::artifacts::{Artifacts, MostFiles, Owner};
 use super::audit::log::Log;
 use super::breaker::Breakers;
 use super::call_ended::Stage;
@@ -22,7 +22,7 @@ use super::ledger::Ledger;
 use super::nested::{NestedCalls, ServesCode, progress};
 use super::parent::{AGREED_CALLS, AskingCode, Parent};
 use super::quota::{Lender, Limiter, Slot};
-use super::ran::{Answered, Ran, unwritten};
+use super::ran::{Answered, Ran};
 use super::readiness::unavailable;
 use super::reading::{AnswerRules, ReadAnswer};
 use super::ready::ReadyKeeper;
@@ -41,13 +41,12 @@ use crate::egress::Traffic;
 use crate::packages::store::EnvironmentLease;
 use crate::quantity::{self, Limit};
 use crate::{executor, fault, policy, registry};
-use executor::{Call, CallDeadline, Ending, Executor, FromTool, LeftFile, Outcome, ToolAnswer};
+use executor::{Call, CallDeadline, Ending, Executor, FromTool, Outcome, ToolAnswer};
 use fault::{Fault, Kind};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use serde_json::{Value, json};
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 use tokio::sync::Semaphore;
@@ -575,54 +574,6 @@ impl Pipeline {
         }
     }
 
-    /// Stores what a call left, until its answer is known to be good.
-    async fn receive(
-        &self,
-        principal: &str,
-        mut files: Vec<LeftFile>,
-        redaction: &Redaction,
-    ) -> Result<(Vec<Received>, Vec<executor::Artifact>), Fault> {
-        for file in &mut files {
-            file.name = redaction.line(&file.name);
-        }
-        let secrets = redaction.host.finder();
-        let artifacts = self.artifacts.clone();
-        let received = move || artifacts.receive(files, secrets.as_ref());
-        let readers = &self.limiter.readers;
-        readers.run(principal, received).await.map_err(unstored)
-    }
-
-    /// Gives the artifacts of a good answer to their owner.
-    async fn keep(
-        &self,
-        owner: Owner,
-        left: Vec<Received>,
-        record: &mut CallRecord,
-    ) -> Result<(), Fault> {
-        let artifacts = self.artifacts.clone();
-        let principal = owner.principal.clone();
-        let keep = move || {
-            let kept = artifacts.keep(&owner, left);
-            let pictures = artifacts.pictures(&kept);
-            (kept, pictures)
-        };
-        let kept = self.limiter.readers.run(&principal, keep).await;
-        let (kept, pictures) = kept.map_err(unstored)?;
-        record.report.delivery.pictures = pictures;
-        let result = unwritten(&kept);
-        record.report.observed.artifacts.extend(kept);
-        result
-    }
-
-    /// The manifests and scripts of this host, and the folder of the policy that decided.
-    fn own_files(&self, decided: &Decided) -> Vec<PathBuf> {
-        let file = &decided.decided.decision.governing.file;
-        let policies = file.parent().filter(|folder| folder.is_absolute());
-        let files = &self.catalog.registry.snapshot().files;
-        let files = files.iter().cloned();
-        files.chain(policies.map(Path::to_path_buf)).collect()
-    }
-
     /// Decides again, unless the decision is fresh. `None`: it holds.
     async fn decide_if_old(
         &self,
@@ -863,11 +814,10 @@ impl Pipeline {
         if outcome.logs.is_empty() {
             outcome.logs = answer.logs;
         }
-        let traffic = lock(&context.traffic).clone();
         Ok(Run::Ended(Box::new(Ran {
             decided,
             outcome,
-            traffic,
+            traffic: lock(&context.traffic).clone(),
             has_parts,
             left: left.0,
         })))
@@ -994,14 +944,6 @@ impl Admitted {
         self.environment = None;
         Ok(())
     }
-}
-
-fn unstored(lost: tokio::task::JoinError) -> Fault {
-    Fault::new(
-        Kind::InternalError,
-        "The files of the call could not be stored.",
-    )
-    .person(lost.to_string())
 }
 
 fn unsettled() -> Fault {

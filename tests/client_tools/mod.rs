@@ -137,7 +137,7 @@ fn they_are_listed_in_every_shape_over_http_and_nowhere_else_and_a_call_says_who
     let offered = playground.cli(&["list", "--format", "openai"]).text();
     assert!(!offered.contains("own__"), "{offered}");
     let audit = playground.cli(&["audit", "own:shell"]).text();
-    assert!(audit.contains("the client of a call runs it"), "{audit}");
+    assert!(audit.contains("where the client of a call is"), "{audit}");
     assert_eq!(playground.cli(&["check"]).code, Some(0));
 }
 

@@ -5,7 +5,7 @@
 
 use super::jobs::{Callback, CallbackState, Delivery, Job, Jobs};
 use super::run::Run;
-use super::runs::Runs;
+use super::run_table::Runs;
 use super::store::{Change, JobStore};
 use crate::base::json::Text;
 use crate::base::lock;

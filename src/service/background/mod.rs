@@ -5,6 +5,7 @@ mod calls;
 mod jobs;
 mod open;
 mod run;
+mod run_table;
 mod runs;
 mod store;
 mod task;

@@ -330,6 +330,7 @@ mod tests {
                     put: vec![job(n)],
                     result,
                     gone: gone.into_iter().collect(),
+                    ..Change::default()
                 })
                 .expect("written");
             early = if n == 20 { size() } else { early };

@@ -1,0 +1,70 @@
+//! What a call left: stored, and given to its owner once its answer is known to be good. And the
+//! files of this host, which no explanation shows.
+
+use super::artifacts::{Owner, Received};
+use super::pipeline::Pipeline;
+use super::ran::unwritten;
+use super::record::CallRecord;
+use super::redaction::Redaction;
+use super::target::Decided;
+use crate::executor::{self, LeftFile};
+use crate::fault::{Fault, Kind};
+use std::path::{Path, PathBuf};
+
+impl Pipeline {
+    /// Stores what a call left, until its answer is known to be good.
+    pub(super) async fn receive(
+        &self,
+        principal: &str,
+        mut files: Vec<LeftFile>,
+        redaction: &Redaction,
+    ) -> Result<(Vec<Received>, Vec<executor::Artifact>), Fault> {
+        for file in &mut files {
+            file.name = redaction.line(&file.name);
+        }
+        let secrets = redaction.host.finder();
+        let artifacts = self.artifacts.clone();
+        let received = move || artifacts.receive(files, secrets.as_ref());
+        let readers = &self.limiter.readers;
+        readers.run(principal, received).await.map_err(unstored)
+    }
+
+    /// Gives the artifacts of a good answer to their owner.
+    pub(super) async fn keep(
+        &self,
+        owner: Owner,
+        left: Vec<Received>,
+        record: &mut CallRecord,
+    ) -> Result<(), Fault> {
+        let artifacts = self.artifacts.clone();
+        let principal = owner.principal.clone();
+        let keep = move || {
+            let kept = artifacts.keep(&owner, left);
+            let pictures = artifacts.pictures(&kept);
+            (kept, pictures)
+        };
+        let kept = self.limiter.readers.run(&principal, keep).await;
+        let (kept, pictures) = kept.map_err(unstored)?;
+        record.report.delivery.pictures = pictures;
+        let result = unwritten(&kept);
+        record.report.observed.artifacts.extend(kept);
+        result
+    }
+
+    /// The manifests and scripts of this host, and the folder of the policy that decided.
+    pub(super) fn own_files(&self, decided: &Decided) -> Vec<PathBuf> {
+        let file = &decided.decided.decision.governing.file;
+        let policies = file.parent().filter(|folder| folder.is_absolute());
+        let files = &self.catalog.registry.snapshot().files;
+        let files = files.iter().cloned();
+        files.chain(policies.map(Path::to_path_buf)).collect()
+    }
+}
+
+fn unstored(lost: tokio::task::JoinError) -> Fault {
+    Fault::new(
+        Kind::InternalError,
+        "The files of the call could not be stored.",
+    )
+    .person(lost.to_string())
+}

@@ -5,7 +5,6 @@ use super::artifacts::{Owner, Received};
 use super::pipeline::Pipeline;
 use super::ran::unwritten;
 use super::record::CallRecord;
-use super::redaction::Redaction;
 use super::target::Decided;
 use crate::executor::{self, LeftFile};
 use crate::fault::{Fault, Kind};
@@ -15,18 +14,18 @@ impl Pipeline {
     /// Stores what a call left, until its answer is known to be good.
     pub(super) async fn receive(
         &self,
-        principal: &str,
         mut files: Vec<LeftFile>,
-        redaction: &Redaction,
+        decided: &Decided,
     ) -> Result<(Vec<Received>, Vec<executor::Artifact>), Fault> {
         for file in &mut files {
-            file.name = redaction.line(&file.name);
+            file.name = decided.redaction.line(&file.name);
         }
-        let secrets = redaction.host.finder();
+        let secrets = decided.redaction.host.finder();
         let artifacts = self.artifacts.clone();
         let received = move || artifacts.receive(files, secrets.as_ref());
-        let readers = &self.limiter.readers;
-        readers.run(principal, received).await.map_err(unstored)
+        let principal = &decided.found.rights.principal;
+        let received = self.limiter.readers.run(principal, received).await;
+        received.map_err(unstored)
     }
 
     /// Gives the artifacts of a good answer to their owner.

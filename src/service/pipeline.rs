@@ -782,9 +782,7 @@ impl Pipeline {
                     FromTool::Recheck(reply) => (None, reply),
                     FromTool::Opened(shape, reply) => (Some(shape), reply),
                     FromTool::Left(files, reply) => {
-                        left = self
-                            .receive(&context.principal, files, &decided.redaction)
-                            .await?;
+                        left = self.receive(files, &decided).await?;
                         let _ = reply.send(Ok(()));
                         continue;
                     }

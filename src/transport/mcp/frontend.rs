@@ -172,6 +172,28 @@ impl Frontend {
         drop(self.mcp.service.call(request, Sink::none()).await);
     }
 
+    async fn read_artifact(
+        &self,
+        context: &RequestContext<RoleServer>,
+        id: &str,
+    ) -> Result<ReadResourceResponse, ErrorData> {
+        let asked = McpRequest::find(context)?;
+        let label = asked.label(context)?;
+        let caller = asked.caller.clone();
+        let user = caller.user.clone();
+        let service = self.mcp.service.clone();
+        let readers = service.limiter.readers.clone();
+        let id = id.to_owned();
+        let read = move || {
+            let uri = format!("{SCHEME}{id}");
+            listed::artifact(&uri, service.artifact(&caller, label.as_deref(), &id))
+        };
+        let content = readers.run(&user, read).await.map_err(|e| {
+            ErrorData::internal_error(format!("The artifact was not read: {e}"), None)
+        })??;
+        asked.charge(content).map(Into::into)
+    }
+
     /// Records a request whose parameters are wrong. Returns its error.
     async fn invalid(
         &self,
@@ -625,18 +647,7 @@ impl ServerHandler for Frontend {
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
         if let Some(id) = request.uri.strip_prefix(SCHEME) {
-            let asked = McpRequest::find(&context)?;
-            let label = asked.label(&context)?;
-            let caller = asked.caller.clone();
-            let service = self.mcp.service.clone();
-            let (readers, user) = (service.limiter.readers.clone(), caller.user.clone());
-            let (id, uri) = (id.to_owned(), request.uri.clone());
-            let read =
-                move || listed::artifact(&uri, service.artifact(&caller, label.as_deref(), &id));
-            let content = readers.run(&user, read).await.map_err(|e| {
-                ErrorData::internal_error(format!("The artifact was not read: {e}"), None)
-            })??;
-            return asked.charge(content).map(Into::into);
+            return self.read_artifact(&context, id).await;
         }
         let offered = self.offered_for_call(&context, &request.uri).await?;
         let Some((id, arguments)) = offered.documents.resource(&request.uri) else {

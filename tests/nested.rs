@@ -471,6 +471,52 @@ fn while_a_person_is_asked_the_code_stands_still_and_its_slot_is_free() {
     assert_eq!(paid.count(), 2);
 }
 
+/// A session stands still, too, and goes on after the answer and where its call is cancelled.
+#[test]
+fn while_a_person_is_asked_a_session_stands_still() {
+    let (playground, web) = asking(20_000);
+    let sessions = "sessions = { max = 2, idle_ms = 600_000, why = \"w\" }\n";
+    let named = NAMED.replace("data:*", "data:pay");
+    playground.policy("core", "core:run-code", &format!("{sessions}{named}"));
+    playground.settle();
+    web.signal(Signal::SIGHUP);
+    let body = |code: &str| {
+        let input = json!({"language": "python", "session": "a", "timeoutMs": 3_000,
+            "tools": ["data:pay"], "code": code});
+        json!({ "arguments": input })
+    };
+    let run = |code: &str| web.call("core:run-code", &body(code), &[]).json();
+    wait_for("it may have sessions", || run("x = 1")["success"] == true);
+    let answer = |call: &Value| {
+        let path = format!("/v1/approvals/{}", call.as_str().unwrap());
+        let yes = json!({"approve": true}).to_string();
+        assert_eq!(web.ask("POST", &path, &[], &yes).status, 200);
+    };
+    std::thread::scope(|scope| {
+        let call = scope.spawn(|| run("x = await data_pay(n=1)\nx"));
+        wait_for("a question", || questions(&web).len() == 1);
+        // Longer than its time, and its slot is free.
+        std::thread::sleep(Duration::from_secs(6));
+        let other = web.call("data:query", &json!({}), &[]).json();
+        assert_eq!(other["success"], true, "the control: {other}");
+        answer(&questions(&web)[0]["call"]);
+        let paid = call.join().unwrap();
+        let shown = &paid["outputData"]["results"][0]["text"];
+        assert_eq!(shown, "[None, 2]", "{paid}");
+    });
+    let path = "/v1/tools/core:run-code/calls";
+    let cancelled = web.send("POST", path, &[], &body("await data_pay(n=2)").to_string());
+    wait_for("a question", || questions(&web).len() == 1);
+    drop(cancelled);
+    wait_for("nobody is asked", || questions(&web).is_empty());
+    let kept = run("x");
+    assert_eq!(
+        kept["outputData"]["results"][0]["text"], "[None, 2]",
+        "{kept}"
+    );
+    assert_eq!(kept["outputData"]["session"]["new"], false, "{kept}");
+}
+
 #[test]
 fn a_person_is_asked_once_for_each_program_and_again_beyond_the_bound() {
     let (playground, web) = asking(300_000);

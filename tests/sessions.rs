@@ -147,7 +147,7 @@ fn what_is_no_session_is_refused() {
     for name in ["", "a b", "../a", "ä", &"a".repeat(65)] {
         refused(json!({ "session": name }), invalid, "session");
     }
-    refused(json!({"language": "nodejs"}), invalid, "Python");
+    refused(json!({"language": "bun"}), invalid, "Python");
     refused(json!({"inputData": {"n": 1}}), invalid, "inputData");
     ran(&web, &"a".repeat(64), "1");
     ran(&web, "b", "1");
@@ -396,5 +396,607 @@ fn values_are_shown_in_their_forms() {
     assert!(
         traceback.contains("in f") && !traceback.contains(".toolhost"),
         "{traceback}"
+    );
+}
+
+/// Whether a call in the session runs now.
+fn is_running(web: &Web, headers: &[&str], session: &str) -> bool {
+    let all = sessions(web, headers);
+    all.iter()
+        .any(|it| it["session"] == session && it["isRunning"] == true)
+}
+
+fn interrupt(web: &Web, headers: &[&str], session: &str) {
+    let all = sessions(web, headers);
+    let id = all.iter().find(|it| it["session"] == session).unwrap()["id"].clone();
+    let path = format!("/v1/calls/{}/interrupt", id.as_str().unwrap());
+    assert_eq!(web.ask("POST", &path, headers, "").status, 202);
+}
+
+/// A second call waits inside its own time, and takes no slot from others.
+#[test]
+fn calls_of_one_session_take_turns() {
+    let playground = playground(Who::ours(), ALLOWED);
+    write_callers(&playground, &caller("alice", "at_once = 2\n"));
+    let (web, [alice]) = Web::for_callers(&playground, ["alice"]);
+    let alice = &[alice.as_str()][..];
+    let call = |session: Option<&str>, code: &str, ms: u64| {
+        let mut input = json!({"language": "python", "code": code, "timeoutMs": ms});
+        if let Some(name) = session {
+            input["session"] = name.into();
+        }
+        let body = json!({ "arguments": input });
+        web.call("core:run-code", &body, alice).json()
+    };
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| call(Some("a"), "x = 1\nimport time\ntime.sleep(100)", 110_000));
+        wait_for("the first runs", || is_running(&web, alice, "a"));
+        let short = call(Some("a"), "x", 500);
+        assert_eq!(short["error"]["type"], "TimeoutError", "{short}");
+        assert!(short.to_string().contains("session still runs"), "{short}");
+        let waits: Vec<_> = (0..3)
+            .map(|_| scope.spawn(|| call(Some("a"), "x += 1\nx", 110_000)))
+            .collect();
+        wait_for("three wait", || {
+            let all = web.calls(alice);
+            let waiting = all.iter().filter(|it| it["phase"] == "waiting");
+            waiting.count() == 3
+        });
+        // The control: the second slot is free.
+        let other = call(None, "print(5)", 100_000);
+        assert_eq!(other["outputData"], 5, "{other}");
+        assert!(!first.is_finished() && waits.iter().all(|it| !it.is_finished()));
+        wait_for("it is interrupted", || {
+            interrupt(&web, alice, "a");
+            first.is_finished()
+        });
+        let first = first.join().unwrap();
+        assert_eq!(first["outputData"]["error"]["name"], "KeyboardInterrupt");
+        let waited = waits.into_iter().map(|it| it.join().unwrap());
+        let mut shown: Vec<_> = waited
+            .inspect(|it| assert_eq!(it["outputData"]["session"]["new"], false, "{it}"))
+            .map(|it| it["outputData"]["results"][0]["text"].clone())
+            .collect();
+        shown.sort_by_key(Value::to_string);
+        assert_eq!(json!(shown), json!(["2", "3", "4"]));
+    });
+    // Those that wait while a session is ended start another one.
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| call(Some("a"), "import time\ntime.sleep(100)", 110_000));
+        wait_for("the first runs", || is_running(&web, alice, "a"));
+        let second = scope.spawn(|| call(Some("a"), "x", 110_000));
+        wait_for("the second waits", || {
+            let all = web.calls(alice);
+            all.iter().any(|it| it["phase"] == "waiting")
+        });
+        let id = sessions(&web, alice)[0]["id"].as_str().unwrap().to_owned();
+        let path = format!("/v1/calls/{id}");
+        assert_eq!(web.ask("DELETE", &path, alice, "").status, 202);
+        assert_eq!(first.join().unwrap()["error"]["type"], "CancelledError");
+        let second = second.join().unwrap();
+        let session = json!({"name": "a", "new": true, "endedBecause": "it was ended on request"});
+        assert_eq!(second["outputData"]["session"], session, "{second}");
+    });
+}
+
+/// A client that leaves interrupts its cell, and the session goes on.
+#[test]
+fn a_cancelled_call_interrupts_its_cell() {
+    let playground = playground(Who::ours(), ALLOWED);
+    let web = Web::start(&playground, &[]);
+    let body = |code: &str| {
+        let input =
+            json!({"language": "python", "code": code, "session": "a", "timeoutMs": 100_000});
+        json!({ "arguments": input }).to_string()
+    };
+    let path = "/v1/tools/core:run-code/calls";
+    let marker = format!("9{}.25", std::process::id());
+    let runs = |marker: &str| !processes_of(marker).is_empty();
+    let sleeps = format!("x = 7\nimport subprocess\nsubprocess.run(['/bin/sleep', '{marker}'])");
+    let connection = web.send("POST", path, &[], &body(&sleeps));
+    wait_for("it runs", || runs(&marker));
+    drop(connection);
+    wait_for("it is interrupted", || !is_running(&web, &[], "a"));
+    assert!(!runs(&marker));
+    assert_eq!(ran(&web, "a", "x")["results"][0]["text"], "7");
+    let connection = web.send("POST", path, &[], &body(&sleeps));
+    wait_for("it runs", || runs(&marker));
+    let calls = web.calls(&[]);
+    let open = calls.iter().find(|it| it["phase"] == "running").unwrap();
+    let call = format!("/v1/calls/{}", open["id"].as_str().unwrap());
+    assert_eq!(web.ask("DELETE", &call, &[], "").status, 202);
+    assert!(crate::http::rest(connection).contains("CancelledError"));
+    let answer = ran(&web, "a", "x + 1");
+    assert_eq!(answer["results"][0]["text"], "8");
+    assert_eq!(answer["session"], json!({"name": "a", "new": false}));
+    // One that does not let itself be interrupted is killed.
+    let ignores = format!(
+        "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n\
+        subprocess.Popen(['/bin/sleep', '{marker}'])\nwhile True: pass"
+    );
+    let connection = web.send("POST", path, &[], &body(&ignores));
+    wait_for("it runs", || runs(&marker));
+    drop(connection);
+    wait_for("it is ended", || sessions(&web, &[]).is_empty());
+    wait_for("nothing of it is left", || !runs(&marker));
+    starts_empty(&web, "a", "cancelled and ran on");
+}
+
+/// Each cell has the tools, the files and the context of its own call.
+#[test]
+fn each_cell_has_what_its_call_brings() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let script = "import json, sys\nprint(json.dumps(json.load(sys.stdin).get('n', 0) + 1))\n";
+    let number =
+        json!({"type": "object", "properties": {"n": {"type": "integer", "description": "d"}}});
+    playground.tool_at(
+        "data:query",
+        "python",
+        "data/query/main.py",
+        script,
+        json!({"parameters": number}),
+    );
+    playground.tool_at(
+        "other:query",
+        "python",
+        "other/query/main.py",
+        script,
+        json!({}),
+    );
+    let calls = "[calls]\nallow = [{ tool = \"data:*\", why = \"w\" }]\n";
+    playground.policy("core", "core:run-code", &format!("{ALLOWED}{calls}"));
+    playground.settle();
+    let web = Web::start(&playground, &[]);
+    let call = |more: Value, code: &str| {
+        let mut input = json!({"language": "python", "code": code, "session": "a"});
+        input
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        web.call("core:run-code", &json!({ "arguments": input }), &[])
+            .json()
+    };
+    let text = |more: Value, code: &str| {
+        let answer = call(more, code);
+        let data = &answer["outputData"];
+        let shown = data["results"][0]["text"].as_str();
+        shown.map_or_else(|| panic!("{answer}"), str::to_owned)
+    };
+    let tools = || json!({"tools": ["data:query"]});
+    let all = "import asyncio, toolhost\nx = await data_query(n=1)\nasync def ask(n): return await data_query(n=n)\n\
+        y = await asyncio.gather(*[ask(n) for n in range(20)])\n\
+        [x, y == list(range(1, 21)), await tools.call('data:query', {'n': 4}), toolhost.call('data:query', n=6)]";
+    assert_eq!(text(tools(), all), "[2, True, 5, 7]");
+    let stubs = "import os\n'async def data_query(*, n' in open(os.environ['TOOL_STUBS']).read()";
+    assert_eq!(text(tools(), stubs), "True");
+    let tries = "import os\ntry:\n    shown = await ask(1)\nexcept toolhost.ToolError as e:\n    shown = e.type\n\
+        [shown, 'TOOL_STUBS' in os.environ]";
+    assert_eq!(text(tools(), tries), "[2, True]");
+    // What an earlier cell was allowed, a later one is not.
+    assert_eq!(text(json!({}), tries), "['SecurityError', False]");
+    let answer = call(tools(), "await tools.call('other:query')");
+    let error = &answer["outputData"]["error"];
+    assert_eq!(error["name"], "ToolError", "{answer}");
+    let traceback = error["traceback"].as_str().unwrap();
+    assert!(
+        traceback.contains("<cell 5>") && !traceback.contains(".toolhost"),
+        "{traceback}"
+    );
+    let answer = call(json!({"tools": ["other:query"]}), "1");
+    assert_eq!(answer["error"]["type"], "SecurityError", "{answer}");
+    // A frame that asks for a tool without any being offered gets no answer, and goes no further.
+    let forged = "import os\nfd = [n for n in range(3, 64) if os.path.exists(f'/proc/self/fd/{n}') and \
+        os.readlink(f'/proc/self/fd/{n}').startswith('pipe:')]\n\
+        frame = b'{\"message\":{\"call\":{\"id\":900,\"tool\":\"data:query\"}},\"bytes\":2}\\n{}'\n\
+        for n in fd:\n    try: os.write(n, frame)\n    except OSError: pass\n'sent'";
+    assert_eq!(text(json!({}), forged), "'sent'");
+    // A call that is still open when its cell ends is over.
+    let late = "slow = asyncio.ensure_future(ask(1))\nawait asyncio.sleep(0)\n1";
+    assert_eq!(text(tools(), late), "1");
+    let tries =
+        "try:\n    shown = await slow\nexcept toolhost.ToolError as e:\n    shown = e.type\nshown";
+    assert_eq!(text(tools(), tries), "'CancelledError'");
+    let reads = "import json\n[open(path).read() for path in json.loads(os.environ['TOOL_FILES'])], os.listdir('input')";
+    let file = json!({"files": ["data:text/plain;name=a.txt;base64,YWJj"]});
+    assert_eq!(text(file, reads), "(['abc'], ['a.txt'])");
+    let file = json!({"files": ["data:text/plain;name=a.txt;base64,ZGVm", "data:text/plain;name=b.txt;base64,Zw=="]});
+    let sorted = reads.replace("os.listdir('input')", "sorted(os.listdir('input'))");
+    assert_eq!(text(file, &sorted), "(['def', 'g'], ['a.txt', 'b.txt'])");
+    let none = text(json!({}), reads);
+    assert!(none.starts_with("([], "), "{none}");
+    let records = playground.records();
+    let nested = records.iter().filter(|it| it["tool"] == "data:query");
+    assert!(nested.clone().count() >= 24);
+    assert!(nested.clone().all(|it| it["parent"].is_string()));
+}
+
+/// What a session leaves running is stopped until its next call, and does not run on.
+#[test]
+fn a_child_that_runs_on_is_stopped_between_calls() {
+    as_everyone("a session's child", |who| {
+        let playground = playground(who, ALLOWED);
+        let web = Web::start(&playground, &[]);
+        let marker = format!("8{}.{}", std::process::id(), who.uid().unwrap_or(0));
+        // It leaves the group and the terminal of its parent, and is nobody's child.
+        let ticks = format!(
+            "import subprocess, sys, time\n\
+            code = '''import time\nwhile True:\n    open(\"ticks\", \"a\").write(f\"{{time.monotonic()}}\\\\n\")\n    \
+            time.sleep(0.01)\n'''\n\
+            subprocess.run(['/bin/sh', '-c', '\"$1\" -c \"$2\" {marker} &', 'sh', sys.executable, code], \
+            start_new_session=True)\n\
+            def gap(since):\n    import time\n    now = time.monotonic()\n    \
+            all = [since] + [float(it) for it in open('ticks').read().split()] + [now]\n    \
+            all = sorted(it for it in all if since <= it <= now)\n    \
+            return max(b - a for a, b in zip(all, all[1:]))\n\
+            while True:\n    try:\n        if open('ticks').read(): break\n    except OSError: pass\n\
+            began = time.monotonic()\ntime.sleep(4)\ngap(began)"
+        );
+        let control = ran(&web, "a", &ticks)["results"][0]["text"].clone();
+        let all = || processes_of(&marker);
+        let state = |pid: u32| fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        wait_for("it is stopped", || {
+            !all().is_empty() && all().iter().all(|(pid, _)| state(*pid).contains(") T "))
+        });
+        let began = "time.monotonic()";
+        let before = ran(&web, "a", began)["results"][0]["text"].clone();
+        wait_for("it is stopped", || {
+            all().iter().all(|(pid, _)| state(*pid).contains(") T "))
+        });
+        std::thread::sleep(Duration::from_secs(4));
+        let since = before.as_str().unwrap();
+        let gap = ran(&web, "a", &format!("gap({since})"))["results"][0]["text"].clone();
+        let seconds = |text: &Value| text.as_str().unwrap().parse::<f64>().unwrap();
+        assert!(seconds(&gap) > 3.5, "{gap}");
+        assert!(seconds(&control) < 3.5, "the control: {control}");
+    });
+}
+
+/// A host that is told to end does not wait for sessions that wait, and leaves nothing of them.
+#[test]
+fn a_stopped_session_ends_at_once_with_a_host_that_ends() {
+    let playground = playground(Who::ours(), ALLOWED);
+    let mut web = Web::start(&playground, &[]);
+    let marker = format!("7{}.25", std::process::id());
+    let code = format!("import subprocess\nx = subprocess.Popen(['/bin/sleep', '{marker}'])\n1");
+    ran(&web, "a", &code);
+    assert!(!processes_of(&marker).is_empty(), "the control");
+    web.signal(Signal::SIGTERM);
+    // A call would have time to end.
+    assert_eq!(web.ended(Duration::from_secs(9)), Some(143));
+    wait_for("nothing of it is left", || processes_of(&marker).is_empty());
+    playground.assert_quiet("the session");
+}
+
+/// Memory and scratch count over the life of a session; its answers are bounded one by one.
+#[test]
+fn what_a_session_keeps_is_bounded() {
+    let limits =
+        "[limits]\nmemory_bytes = 300_000_000\nscratch_bytes = 50_000_000\noutput_bytes = 50_000\n";
+    let playground = playground(Who::ours(), &format!("{ALLOWED}{limits}"));
+    let web = Web::start(&playground, &[]);
+    let fills = "with open('big', 'ab') as file: file.write(bytes(20_000_000))\nimport os\nos.path.getsize('big')";
+    for size in ["20000000", "40000000"] {
+        assert_eq!(ran(&web, "a", fills)["results"][0]["text"], size);
+    }
+    let full = ran(&web, "a", fills);
+    assert_eq!(full["error"]["name"], "OSError", "{full}");
+    let again = fills.replace("'ab'", "'wb'");
+    assert_eq!(
+        ran(&web, "a", &again)["results"][0]["text"],
+        "20000000",
+        "the control"
+    );
+    // The end of what is too long is lost, and the answer says how much there was.
+    let answer = asked(&web, "a", "print('y' * 99_999)");
+    let stdout = answer["outputData"]["logs"]["stdout"][0].as_str().unwrap();
+    assert!(
+        stdout.ends_with("[… 100000 bytes in all, the first 50000: stdout-5.txt]"),
+        "{answer}"
+    );
+    assert_eq!(answer["artifacts"][0]["bytes"], 50_000, "{answer}");
+    let long = asked(&web, "a", "'y' * 90_000");
+    let text = long["outputData"]["results"][0]["text"].as_str().unwrap();
+    assert!(text.contains("90002 characters"), "{text}");
+    let takes =
+        "kept = globals().get('kept', [])\nkept.append(bytearray(b'x') * 60_000_000)\nlen(kept)";
+    let gives = "kept.clear()\n0";
+    for _ in 0..4 {
+        ran(&web, "a", takes);
+        ran(&web, "a", gives);
+    }
+    assert_eq!(ran(&web, "a", "1")["session"]["new"], false, "the control");
+    let ended = (0..6)
+        .map(|_| asked(&web, "a", takes))
+        .find(|it| it["success"] == false);
+    let ended = ended.expect("its memory is bounded");
+    assert_eq!(ended["error"]["type"], "ResourceLimitError", "{ended}");
+    starts_empty(&web, "a", "memoryBytes");
+}
+
+/// A session ends with the right of its caller to call its tool, and with the tool.
+#[test]
+fn a_session_ends_with_what_allowed_it() {
+    let playground = playground(Who::ours(), ALLOWED);
+    let all = caller("alice", "") + &caller("bob", "");
+    write_callers(&playground, &all);
+    let (web, [alice, bob]) = Web::for_callers(&playground, ["alice", "bob"]);
+    let run = |code: &str, header: &str| {
+        let input = json!({"language": "python", "code": code, "session": "same"});
+        web.call("core:run-code", &json!({ "arguments": input }), &[header])
+            .json()
+    };
+    let text =
+        |code: &str, header: &str| run(code, header)["outputData"]["results"][0]["text"].clone();
+    text("x = 1", &alice);
+    text("x = 2", &bob);
+    let withheld = all.replacen("tools = [\"*\"]", "tools = [\"esc:*\"]", 1);
+    // The file of tokens is for the host alone, and stays so.
+    let rewrite = |text: &str| {
+        let file = playground.path("sandbox-policies/callers.policy.toml");
+        fs::write(file, text).unwrap();
+        web.signal(Signal::SIGHUP);
+    };
+    rewrite(&withheld);
+    wait_for("that of alice is ended", || {
+        sessions(&web, &[&alice]).is_empty()
+    });
+    assert_eq!(run("x", &alice)["error"]["type"], "ToolNotFoundError");
+    assert_eq!(text("x", &bob), "2", "the control");
+    rewrite(&all);
+    wait_for("alice may call again", || {
+        run("1", &alice)["success"] == true
+    });
+    assert_eq!(text("'x' in globals()", &alice), "False");
+    // One that runs while its policy changes is ended once it waits.
+    std::thread::scope(|scope| {
+        let running = scope.spawn(|| run("import time\ntime.sleep(100)", &bob));
+        wait_for("it runs", || is_running(&web, &[&bob], "same"));
+        let more = ALLOWED.replace("max = 2", "max = 3");
+        playground.policy("core", "core:run-code", &more);
+        web.signal(Signal::SIGHUP);
+        wait_for("the policy is read", || {
+            interrupt(&web, &[&bob], "same");
+            running.is_finished()
+        });
+    });
+    let answer = run("x", &bob);
+    assert_eq!(
+        answer["outputData"]["error"]["name"], "NameError",
+        "{answer}"
+    );
+    let because = answer["outputData"]["session"]["endedBecause"].to_string();
+    assert!(because.contains("changed"), "{answer}");
+}
+
+/// Who may keep a session is in every report, and the line that allows one.
+#[test]
+fn reports_say_what_sessions_allow() {
+    let playground = playground(Who::ours(), "");
+    let said = |words: &[&str]| {
+        let ended = playground.cli(words);
+        format!("{}{}", ended.text(), ended.stderr)
+    };
+    let line = "sessions = { max = 4, idle_ms = 600_000, why = \"…\" }";
+    let check = said(&["check"]);
+    assert!(check.contains(line), "{check}");
+    let can = &["audit", "--who-can", "session:core:run-code"];
+    let nobody = said(can);
+    assert!(
+        !nobody.contains("may keep") && !nobody.contains("a test"),
+        "{nobody}"
+    );
+    let save = |name: &str| {
+        let report = playground.cli(&["audit", "core:run-code", "--json"]);
+        let path = playground.path(name);
+        fs::write(&path, &report.stdout).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let before = save("before.json");
+    playground.policy("core", "core:run-code", ALLOWED);
+    playground.settle();
+    assert!(!said(&["check"]).contains(line));
+    let audit = said(&["audit", "core:run-code"]);
+    let weaker = "2 sessions of each caller, whose earlier code can disturb its later code";
+    assert!(audit.contains(weaker), "{audit}");
+    let somebody = said(can);
+    assert!(
+        somebody.contains("core:run-code") && somebody.contains("a test"),
+        "{somebody}"
+    );
+    let after = save("after.json");
+    let diff = said(&["diff", &before, &after]);
+    assert!(diff.contains("2 sessions of each caller"), "{diff}");
+    assert!(
+        playground.cli(&["diff", &after, &after]).text().is_empty()
+            || !said(&["diff", &after, &after]).contains("sessions")
+    );
+}
+
+/// JavaScript goes on as if all was typed at one prompt.
+#[test]
+fn node_has_sessions_too() {
+    as_ours_with("nodejs", |who| {
+        let playground = Playground::new(who, "/var/tmp");
+        let script = "import json, sys\nprint(json.dumps(json.load(sys.stdin).get('n', 0) + 1))\n";
+        let number =
+            json!({"type": "object", "properties": {"n": {"type": "integer", "description": "d"}}});
+        playground.tool_at(
+            "data:query",
+            "python",
+            "data/query/main.py",
+            script,
+            json!({"parameters": number}),
+        );
+        let calls = "[calls]\nallow = [{ tool = \"data:*\", why = \"w\" }]\n";
+        playground.policy("core", "core:run-code", &format!("{ALLOWED}{calls}"));
+        playground.settle();
+        let web = Web::start(&playground, &[]);
+        let call = |more: Value, code: &str| {
+            let mut input = json!({"language": "nodejs", "code": code, "session": "a"});
+            input
+                .as_object_mut()
+                .unwrap()
+                .extend(more.as_object().unwrap().clone());
+            let answer = web
+                .call("core:run-code", &json!({ "arguments": input }), &[])
+                .json();
+            assert_eq!(answer["success"], true, "{answer}");
+            answer["outputData"].clone()
+        };
+        let shows = |more: Value, code: &str, wanted: &str| {
+            let answer = call(more, code);
+            assert_eq!(answer["results"][0]["text"], wanted, "{answer}");
+        };
+        let none = || json!({});
+        let answer = call(
+            none(),
+            "const x = 40;\nconsole.log('printed'); display({ a: 1 }); x + 2",
+        );
+        assert_eq!(answer["logs"]["stdout"], json!(["printed\n"]), "{answer}");
+        let results = json!([{"text": "{ a: 1 }", "isMainResult": false}, {"text": "42", "isMainResult": true}]);
+        assert_eq!(answer["results"], results, "{answer}");
+        shows(
+            none(),
+            "const x = await Promise.resolve(5);\nconst fs = require('node:fs');\n[x, process.cwd()]",
+            "[ 5, '/tmp/call' ]",
+        );
+        let answer = call(none(), "function fails() { null.x; }\nfails();");
+        let error = &answer["error"];
+        assert_eq!(error["name"], "TypeError", "{answer}");
+        let frames: Vec<_> = error["traceback"]
+            .as_str()
+            .unwrap()
+            .lines()
+            .skip(1)
+            .collect();
+        assert_eq!(
+            frames,
+            ["    at fails (cell-3:1:25)", "    at cell-3:2:1"],
+            "{answer}"
+        );
+        shows(none(), "x", "5");
+        // Python of this name is another session.
+        let python = ran(&web, "a", "'x' in globals()");
+        assert_eq!(python["results"][0]["text"], "False", "{python}");
+        let file = json!({"files": ["data:text/plain;name=a.txt;base64,YWJj"]});
+        shows(
+            file,
+            "JSON.parse(process.env.TOOL_FILES).map((it) => `${fs.readFileSync(it)}`)",
+            "[ 'abc' ]",
+        );
+        shows(
+            none(),
+            "[process.env.TOOL_FILES, fs.readdirSync('input')]",
+            "[ '[]', [] ]",
+        );
+        let tools = || json!({"tools": ["data:query"]});
+        let all = "await Promise.all([1, 2].map((n) => data_query({ n })))";
+        shows(tools(), all, "[ 2, 3 ]");
+        shows(
+            tools(),
+            "fs.readFileSync(process.env.TOOL_STUBS).includes('declare function data_query')",
+            "true",
+        );
+        shows(
+            none(),
+            "await data_query({ n: 1 }).catch((e) => e.type)",
+            "'SecurityError'",
+        );
+        // A time-out interrupts code that computes, and code that awaits.
+        for code in [
+            "while (true) {}",
+            "await new Promise(() => {})",
+            "await null;\nwhile (true) {}",
+        ] {
+            let late = call(json!({"timeoutMs": 1000}), code);
+            assert_eq!(late["error"]["name"], "TimeoutError", "{late}");
+            shows(none(), "x", "5");
+        }
+        let answer = call(
+            none(),
+            "setTimeout(() => { throw new Error('later'); }, 1);\nawait new Promise((it) => setTimeout(it, 500));\nx",
+        );
+        assert_eq!(answer["results"][0]["text"], "5", "{answer}");
+        assert!(
+            answer["logs"]["stderr"][0]
+                .as_str()
+                .unwrap()
+                .starts_with("Error: later"),
+            "{answer}"
+        );
+    });
+}
+
+/// A tool of one's own runs code in sessions, too: with the context of each call, and not where the
+/// code could keep a secret.
+#[test]
+fn other_tools_have_sessions() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let tool = |more: Value, policy: &str| {
+        let handler = json!({"type": "service-method", "serviceName": "ExternalScriptExecutionService",
+            "methodName": "runCode"});
+        let text = manifest("esc:code", handler, more).to_string();
+        fs::write(playground.path("tool-defs/code.tool.json"), text).unwrap();
+        playground.policy("code", "esc:code", &format!("{ALLOWED}{policy}"));
+        playground.settle();
+    };
+    let run = |web: &Web, code: &str| {
+        let input = json!({"language": "python", "code": code, "session": "a"});
+        web.call("esc:code", &json!({ "arguments": input }), &[])
+            .json()
+    };
+    tool(json!({"execution": {"context": true}}), "");
+    let web = Web::start(&playground, &[]);
+    let reads = "import json, os\njson.loads(os.environ['TOOL_CONTEXT'])['callId']";
+    for _ in 0..2 {
+        let answer = run(&web, reads);
+        let shown = answer["outputData"]["results"][0]["text"].as_str().unwrap();
+        assert_eq!(shown.trim_matches('\''), answer["id"], "{answer}");
+    }
+    drop(web);
+    let asks = json!({"securityContext": {"requiredCapabilities": ["secret:API_KEY"]}});
+    let secret =
+        "[secrets]\ngrant = [{ name = \"API_KEY\", from = \"file:api.key\", why = \"a test\" }]\n";
+    tool(asks, secret);
+    crate::http::private(
+        &playground,
+        "sandbox-policies/api.key",
+        "a-secret-value-0123456789",
+    );
+    let web = Web::start(&playground, &[]);
+    let answer = run(&web, "1");
+    assert_eq!(answer["error"]["type"], "SecurityError", "{answer}");
+    let audit = playground.cli(&["audit", "esc:code"]).text();
+    assert!(
+        audit.contains("sessions has no effect: a variable holds a secret"),
+        "{audit}"
+    );
+    // The control: it runs without a session.
+    let input =
+        json!({"language": "python", "code": "import os\nprint(len(os.environ['API_KEY']))"});
+    let answer = web
+        .call("esc:code", &json!({ "arguments": input }), &[])
+        .json();
+    assert_eq!(answer["outputData"], 25, "{answer}");
+}
+
+/// Over MCP, too: a second call waits, and what is cancelled leaves its session whole.
+#[test]
+fn a_cancelled_request_leaves_its_session_whole() {
+    let playground = playground(Who::ours(), ALLOWED);
+    let mut server = Server::start(&playground);
+    let input = |code: &str| json!({"language": "python", "session": "a", "code": code, "timeoutMs": 100_000});
+    server.called("core:run-code", input("x = 3"));
+    let sleeps = server.call("core:run-code", input("import time\ntime.sleep(90)"));
+    let waits = server.call("core:run-code", input("x"));
+    let cancel = json!({"requestId": sleeps});
+    server.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": cancel}));
+    let answer = server.answers(&[waits]).remove(&waits).unwrap();
+    let data = &answer["result"]["structuredContent"]["outputData"];
+    assert_eq!(data["results"][0]["text"], "3", "{answer}");
+    assert_eq!(
+        data["session"],
+        json!({"name": "a", "new": false}),
+        "{answer}"
     );
 }

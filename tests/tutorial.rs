@@ -43,7 +43,7 @@ fn it_runs_as_written() {
     let folder = tempfile::tempdir().unwrap();
     let (printed, made) = run(folder.path(), &[""], &[]);
     let lines: Vec<&str> = printed.lines().collect();
-    for line in ["\"3 items, 15 sold\"", "32"] {
+    for line in ["\"3 items, 15 sold\"", "32", "3", "'pear'"] {
         assert!(lines.contains(&line), "{line}: {printed}");
     }
     let read = |name: &str| fs::read_to_string(made.join(name)).unwrap();
@@ -67,6 +67,16 @@ fn its_packages_and_its_client_run_as_written() {
     let python = python.expect("the environment of the tests").join("bin");
     let (printed, made) = run(folder.path(), &["", "packages", "mcp"], &[&python]);
     assert!(printed.contains("\"pear\""), "{printed}");
+    assert!(printed.contains("'15 sold'"), "{printed}");
+    let answer = fs::read_to_string(made.join("answer.json")).unwrap();
+    let answer: Value = serde_json::from_str(&answer).unwrap();
+    let pictures: Vec<_> = answer["artifacts"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| &it["mediaType"])
+        .collect();
+    assert_eq!(pictures, ["image/png"], "{answer}");
     let picture = fs::read(made.join("results/plot.png")).unwrap();
     assert!(picture.starts_with(b"\x89PNG") && picture.len() > 4000);
     let shown = |line: &str| line.trim_end() == "image";

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 const COLUMNS: [&str; 6] = ["id", "phase", "outcome", "caller", "tool", "began"];
 const READY_COLUMNS: [&str; 5] = ["phase", "tool", "began", "waitedMs", "memoryBytes"];
-const SESSION_COLUMNS: [&str; 5] = ["id", "session", "caller", "tool", "waitedMs"];
+const SESSION_COLUMNS: [&str; 6] = ["id", "session", "language", "caller", "tool", "waitedMs"];
 
 #[derive(Debug, clap::Args)]
 pub struct PsArgs {
@@ -84,9 +84,13 @@ pub fn ps(args: &PsArgs) -> anyhow::Result<ExitCode> {
             } else {
                 words::table(&calls, &COLUMNS, &[])
             };
-            for (rows, columns) in [(&sessions, SESSION_COLUMNS), (&ready, READY_COLUMNS)] {
+            let tables = [
+                (&sessions, &SESSION_COLUMNS[..]),
+                (&ready, &READY_COLUMNS[..]),
+            ];
+            for (rows, columns) in tables {
                 if !rows.is_empty() {
-                    text += &format!("\n{}", words::table(rows, &columns, &[]));
+                    text += &format!("\n{}", words::table(rows, columns, &[]));
                 }
             }
             for (tool, why) in answer["cold"].as_object().into_iter().flatten() {

@@ -77,7 +77,6 @@ impl Context {
 }
 
 /// One requested execution.
-#[derive(Clone)]
 pub struct Call {
     pub manifest: Arc<manifest::Manifest>,
     pub site: manifest::ToolPaths,

@@ -240,7 +240,14 @@ fn note(notes: &mut Vec<String>, text: String) {
 pub const READY: &str = "--ready";
 
 /// The shim that runs the cells of a session: where it is shown inside the layers, and its text.
-pub const CELLS: (&str, &str) = ("/.toolhost/cells.py", include_str!("shims/cells.py"));
+/// `None`: code of this language has no sessions.
+pub fn cells_shim(language: Language) -> Option<(&'static str, &'static str)> {
+    match language {
+        Language::Python => Some(("/.toolhost/cells.py", include_str!("shims/cells.py"))),
+        Language::Nodejs => Some(("/.toolhost/cells.cjs", include_str!("shims/cells.cjs"))),
+        Language::Bun | Language::Wasm => None,
+    }
+}
 
 /// The built-in shim through which a script of this shape runs, if any: where it is shown inside
 /// the layers, and its text.

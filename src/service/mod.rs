@@ -48,6 +48,7 @@ pub mod requirements;
 pub mod runlog;
 mod script;
 mod secrets;
+mod session_turn;
 mod sessions;
 mod speakers;
 mod streamed;

@@ -30,6 +30,7 @@ use super::record::{CallRecord, traffic};
 use super::redaction::Redaction;
 use super::report::CallResult;
 use super::request::{BroughtFile, CallRequest, Event, EventStream};
+use super::session_turn::SessionTurn;
 use super::streamed::StreamedAnswer;
 use super::target::{Decided, Files, Runner, Targets};
 use super::tool_stubs::{stubs, wants_shim};
@@ -74,6 +75,7 @@ struct Admitted {
     /// The tools that have counted this call in their rate.
     counted: Vec<String>,
     changes: usize,
+    session: SessionTurn,
 }
 
 /// A decided call, confined and ready to start.
@@ -218,6 +220,7 @@ impl Pipeline {
             environment: None,
             counted: Vec::new(),
             changes: 0,
+            session: SessionTurn::default(),
         })
     }
 
@@ -269,6 +272,7 @@ impl Pipeline {
             .chain(tool.manifest.execution.timeout_ms)
             .min();
         let mut deadline = CallDeadline::usual(&rights.principal, requested);
+        deadline.began -= admitted.session.waited;
         let decided = decisions.decided_for(&called, &deadline).await?;
         record.found(tool.clone());
         let lacks = self.catalog.readiness_of(&tool, &decided).lacks();
@@ -410,7 +414,11 @@ impl Pipeline {
                 return Ok(true);
             }
         }
-        self.charge_answer(&mut admitted.slot, target).await
+        if admitted.session.take(&self.catalog, target, slot).await? {
+            self.reacquire_slot(slot, target).await?;
+            return Ok(true);
+        }
+        self.charge_answer(slot, target).await
     }
 
     /// Charges the answer, as the last step before the call runs. Without room, the call
@@ -693,13 +701,8 @@ impl Pipeline {
         admitted.count(&self.limiter, &decided)?;
         let confinement = self.confine(&mut decided, admitted, record).await?;
         let decision = &decided.decided.decision;
-        let time_limit = match confinement {
-            Some(_) => None,
-            None => {
-                let ms = policy::time_ms(decision, decided.timeout_ms)?;
-                Some(Duration::from_millis(ms))
-            }
-        };
+        let ms = policy::time_ms(decision, decided.timeout_ms)?;
+        let time_limit = confinement.is_none().then(|| Duration::from_millis(ms));
         record.sends(&decided.input);
         let call = Call {
             manifest: decided.found.tool.manifest.clone(),
@@ -708,7 +711,9 @@ impl Pipeline {
             confinement,
             service: decision.grants.service.clone(),
             output_bytes: decided.output_bytes(),
-            session: decided.session(admitted.environment.clone()),
+            session: admitted
+                .session
+                .call(&decided, &admitted.environment, &admitted.slot),
         };
         Ok(Prepared {
             call,

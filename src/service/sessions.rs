@@ -10,6 +10,7 @@ use crate::executor::{CallDeadline, SessionId};
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
 use crate::policy::{self, SESSIONS_LINE};
+use crate::runtimes;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +21,6 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Refuses code that can have no session.
 pub(super) fn check(
-    tools: &[String],
     input: &Value,
     language: Language,
     decision: &policy::Decision,
@@ -36,12 +36,9 @@ pub(super) fn check(
             let message = "Code of this tool cannot go on in a session: leave `session` out.";
             Err(Fault::new(Kind::SecurityError, message).person(why))
         }
-        Some(Ok(_)) if language != Language::Python => {
-            refused(Kind::ParameterValidationError, "Sessions run Python code.")
-        }
-        Some(Ok(_)) if !tools.is_empty() => refused(
+        Some(Ok(_)) if runtimes::cells_shim(language).is_none() => refused(
             Kind::ParameterValidationError,
-            "Code of a session cannot call tools: leave `tools` or `session` out.",
+            "Sessions run code in Python or Node.js.",
         ),
         Some(Ok(_)) if input.as_object().is_some_and(|it| !it.is_empty()) => refused(
             Kind::ParameterValidationError,

@@ -16,16 +16,15 @@ use super::output::{AskableClient, Questions};
 use super::record::CallRecord;
 use super::redaction::Redaction;
 use super::report::CallResult;
+use super::requirements;
 use super::script::{ScriptArguments, language_of, language_of_source};
 use super::sessions;
-use super::{ready, requirements};
 use crate::base::semaphore::Permit;
 use crate::base::text::printable;
 use crate::executor::method::{self, Method, ScriptMethod};
-use crate::executor::{CallDeadline, Executor, SessionCall, SessionId};
+use crate::executor::{CallDeadline, Executor, SessionId};
 use crate::manifest::{ClientTool, Handler, Language, Manifest, ToolPaths, arguments, environment};
 use crate::packages::FileStamps;
-use crate::packages::store::EnvironmentLease;
 use crate::policy::InputFile;
 use crate::quantity::{Limit, MIB};
 use crate::{base, executor, fault, policy, quantity, registry, runtimes, sandbox};
@@ -173,18 +172,16 @@ impl Decided {
         }
     }
 
-    /// The session that serves the call.
-    pub fn session(&mut self, environment: Option<EnvironmentLease>) -> Option<SessionCall> {
+    /// The session in which the code goes on.
+    pub fn session(&self) -> Option<SessionId> {
         let FoundTool { rights, tool, .. } = &self.found;
-        self.code.session.take().map(|name| SessionCall {
-            id: SessionId {
-                principal: rights.principal.clone(),
-                caller: rights.caller.user.clone(),
-                tool: tool.reference(),
-                name,
-            },
-            digest: ready::digest(tool, &self.decided.decision, None),
-            environment,
+        let shape = self.decided.decision.shape.as_ref().ok()?;
+        self.code.session.as_ref().map(|name| SessionId {
+            principal: rights.principal.clone(),
+            caller: rights.caller.user.clone(),
+            tool: tool.reference(),
+            language: shape.runtime.language,
+            name: name.clone(),
         })
     }
 
@@ -419,7 +416,7 @@ impl Targets<'_> {
             .map_or(Ok(()), |fault| Err(fault.clone()))?;
         check_env(&given.env, &owners)?;
         if given.session.is_some() {
-            sessions::check(&given.tools, &input, language, &decision)?;
+            sessions::check(&input, language, &decision)?;
         }
         let tools = named(&given.tools, language, offered(&found, &decision), &found)?;
         let executor = self.catalog.script_executor(language)?;

@@ -127,6 +127,8 @@ pub enum ToLauncher {
     /// Stops every process of the call. Its time and its limit of CPU time stand still.
     Pause,
     Resume,
+    /// Shows the folder of the results of a session, which is paused.
+    Results,
     Kill,
     /// The host has read the staged folders; the launcher may free the scratch.
     Done,
@@ -214,8 +216,8 @@ pub enum FromLauncher {
     Ready { layers: Vec<LayerState> },
     /// The files of a program that was started before its call are in their place.
     Begun,
-    /// Every process of the session is stopped. Beside it: the folder of its results.
-    Paused,
+    /// Beside it: the folder of the results of a session. Every process of it is stopped.
+    Results,
     /// The launcher ends without a result. The tool was started only if the kind of the problem is
     /// `Ran`.
     Refused(Problem),

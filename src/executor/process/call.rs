@@ -242,7 +242,7 @@ impl Ready {
     }
 
     /// Stops the tool while its call stands still.
-    async fn follow(&self, pauses: &Pauses) -> Infallible {
+    pub async fn follow(&self, pauses: &Pauses) -> Infallible {
         let mut standing = pauses.standing();
         while standing.changed().await.is_ok() {
             let stands = *standing.borrow_and_update();

@@ -1,10 +1,12 @@
 //! What the interpreter of a session sends of one cell, parsed as hostile, and the answer that is
 //! made of it.
 
+use super::tool_calls::{self, Request};
 use crate::base::json::Text;
 use crate::base::messages::memory_file;
 use crate::executor::LeftFile;
 use crate::executor::frame::{self, FrameLimits};
+use crate::policy::PerCall;
 use crate::quantity::KIB;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -15,6 +17,7 @@ use std::collections::BTreeMap;
 use std::io;
 use tokio::io::{AsyncBufRead, AsyncReadExt};
 use tokio::net::unix::pipe::Receiver;
+use tokio::sync::mpsc;
 
 /// Longest head of a frame.
 const MAX_HEAD_BYTES: u64 = 4 * KIB;
@@ -23,16 +26,41 @@ const MAX_SHOWN: usize = 32 * 1024;
 /// Most values that a cell shows.
 const MAX_RESULTS: usize = 100;
 
-/// A frame to the interpreter. Payload: the source text of the cell.
+/// A frame to the interpreter, beside the answers to its calls.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
-pub enum Order {
+pub enum Order<'c> {
+    /// Payload: the source text of the cell.
     Cell {
         id: u64,
         /// Longest payload of an answer.
         most_bytes: u64,
+        /// What tells of this call alone.
+        variables: &'c BTreeMap<String, String>,
+        /// The tools that it may call, and what they take.
+        tools: &'c [String],
+        stubs: &'c str,
     },
     Interrupt,
+}
+
+impl Order<'_> {
+    pub fn cell(id: u64, most_bytes: u64, call: &PerCall) -> Vec<u8> {
+        let offer = call.offer.as_ref();
+        let order = Order::Cell {
+            id,
+            most_bytes,
+            variables: &call.about,
+            tools: offer.map_or(&[], |offer| &offer.tools),
+            stubs: offer.map_or("", |offer| &offer.stubs),
+        };
+        let source = call.source.as_deref().unwrap_or_default();
+        frame::encode(&order, source.as_bytes()).unwrap_or_default()
+    }
+
+    pub fn interrupt() -> Vec<u8> {
+        frame::encode(&Order::Interrupt, &[]).unwrap_or_default()
+    }
 }
 
 /// A frame from the interpreter.
@@ -45,6 +73,8 @@ pub enum Order {
 enum Report {
     /// Payload: the forms of a value, by media type.
     Result { is_main_result: bool },
+    /// Payload: the arguments.
+    Call(Request),
     /// Payload: the error, or nothing.
     Ended { id: u64 },
 }
@@ -80,6 +110,7 @@ impl Shown {
         from: &mut (impl AsyncBufRead + Unpin),
         cell: u64,
         most: u64,
+        calls: &mpsc::Sender<(Request, String)>,
     ) -> io::Result<Option<Shown>> {
         let limits = FrameLimits {
             head: MAX_HEAD_BYTES,
@@ -100,6 +131,10 @@ impl Shown {
                         is_main_result,
                         forms,
                     });
+                }
+                Report::Call(request) => {
+                    // While as many run as may, nothing more is read.
+                    let _ = calls.send((request, tool_calls::text(payload)?)).await;
                 }
                 Report::Ended { id } if id == cell => {
                     let error = serde_json::from_slice(&payload);
@@ -242,7 +277,7 @@ impl AnswerMaker {
             }
             let form = if text.len() > MAX_SHOWN {
                 self.keep(&file, text.as_bytes())?;
-                Value::String(cut(&text, text.len() as u64, &file))
+                Value::String(cut(&text, &format!("{} bytes in all", text.len()), &file))
             } else {
                 serde_json::from_str(form.get())?
             };
@@ -266,7 +301,12 @@ impl AnswerMaker {
         }
         let file = format!("{name}-{}.txt", self.cell);
         self.keep(&file, &printed.kept)?;
-        Ok(vec![cut(&text, printed.total, &file)])
+        let kept = printed.kept.len();
+        let mut size = format!("{} bytes in all", printed.total);
+        if printed.total > kept as u64 {
+            size += &format!(", the first {kept}");
+        }
+        Ok(vec![cut(&text, &size, &file)])
     }
 
     fn keep(&mut self, name: &str, bytes: &[u8]) -> io::Result<()> {
@@ -280,9 +320,9 @@ impl AnswerMaker {
 }
 
 /// The beginning of a long text, its size, and the file with all of it.
-fn cut(text: &str, bytes: u64, file: &str) -> String {
+fn cut(text: &str, size: &str, file: &str) -> String {
     let head = &text[..text.floor_char_boundary(MAX_SHOWN)];
-    format!("{head}\n[… {bytes} bytes in all: {file}]")
+    format!("{head}\n[… {size}: {file}]")
 }
 
 /// The forms of a value that have a name of their own: media type, name, ending of a file.

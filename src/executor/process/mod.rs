@@ -25,7 +25,7 @@ pub use pool::Launchers;
 pub(super) use pool::resolve;
 pub use ready::ReadyProcesses;
 pub use scripts::{Scripts, used};
-pub use sessions::{OpenSession, Sessions};
+pub use sessions::{OpenSession, Sessions, Turn, no_sessions};
 #[cfg(feature = "wasi")]
 pub(super) use spec::RoleNeeds;
 pub use spec::shape_lines;

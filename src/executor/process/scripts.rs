@@ -4,6 +4,7 @@ use super::call::{Captured, Finished, ProgramCall, Ready};
 use super::pool::{Launchers, fault};
 use super::ready::ReadyProcesses;
 use super::session_calls::{CallOfSession, SessionCalls, killed_ending};
+use super::sessions::no_sessions;
 use super::spec::{RoleNeeds, source_name};
 use super::waiting::Waiting;
 use crate::base::{lock, millis};
@@ -60,31 +61,40 @@ impl Executor for Scripts {
         self.launchers.gauges()
     }
 
-    fn run<'a>(&'a self, context: &'a Context, call: Call, events: &'a ToolSender) -> Running<'a> {
+    fn run<'a>(
+        &'a self,
+        context: &'a Context,
+        mut call: Call,
+        events: &'a ToolSender,
+    ) -> Running<'a> {
         Box::pin(async move {
             let started = Instant::now();
-            let Some(confinement) = &call.confinement else {
+            let Some(confinement) = call.confinement.take() else {
                 return Err(Fault::new(
                     Kind::InternalError,
                     "a script without a confinement",
                 ));
             };
-            let input = match call.input_within(confinement)? {
+            let input = match call.input_within(&confinement)? {
                 Ok(input) => input,
                 Err(ending) => return Ok(outcome(ending, started)),
             };
             // Boxed: calls of code are polled inside each other.
-            let running: Running<'_> = match &call.session {
-                None => Box::pin(self.run_recorded(context, confinement, &input, started, events)),
+            let running: Running<'_> = match call.session {
+                None => Box::pin(self.run_recorded(context, &confinement, &input, started, events)),
                 Some(session) => {
                     let launchers = self.launchers.clone();
+                    let turn = session.turn.downcast().map_err(|_| no_sessions())?;
                     let call = CallOfSession {
                         context,
-                        session,
+                        turn: *turn,
+                        digest: session.digest,
+                        environment: session.environment,
+                        slot: session.slot,
                         confinement,
                         events,
                     };
-                    Box::pin(async move { SessionCalls { launchers }.run(&call).await })
+                    Box::pin(async move { SessionCalls { launchers }.run(call).await })
                 }
             };
             tokio::select! {

@@ -3,13 +3,14 @@
 
 use super::call::Ready;
 use super::cells::{Order, Printed, Shown};
+use super::tool_calls::{self, Delivery};
 use super::waiting::ReadyKey;
 use crate::base::files::Stamp;
 use crate::base::lock;
 use crate::egress::Traffic;
-use crate::executor::{Clock, LeftFile, frame};
+use crate::executor::{Clock, LeftFile, Pauses, ToolSender};
 use crate::packages::store::EnvironmentLease;
-use crate::policy::{InputFile, Limits};
+use crate::policy::Confinement;
 use crate::quantity::{Limit, OVERDUE};
 use crate::sandbox::protocol::{Exited, Killed};
 use crate::sandbox::{self, CallInput, LauncherError, Pipes, no_pipe};
@@ -17,7 +18,7 @@ use std::collections::BTreeMap;
 use std::future::pending;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncWriteExt, BufReader};
 use tokio::net::unix::pipe::{Receiver, Sender};
@@ -27,8 +28,8 @@ use tokio_util::sync::CancellationToken;
 
 /// How long a cell may take to end once it is interrupted.
 pub const INTERRUPTED: Duration = Duration::from_secs(2);
-/// Most orders that it has not read.
-const MAX_ORDERS: usize = 8;
+/// Most orders that it has not read, answers to its calls included.
+const MAX_ORDERS: usize = 32;
 /// Longest wait for what only a busy machine delays.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -51,15 +52,13 @@ pub struct Session {
 }
 
 /// One call of a session.
-pub struct Cell<'a> {
-    pub source: &'a str,
-    pub files: &'a [InputFile],
-    pub secrets: &'a BTreeMap<String, String>,
-    pub limits: &'a Limits,
+pub struct Cell {
+    pub confinement: Confinement,
     pub clock: Clock,
-    pub limit_ms: u64,
-    pub traffic: &'a Mutex<Traffic>,
-    pub signals: &'a Signals,
+    pub traffic: Arc<Mutex<Traffic>>,
+    pub events: ToolSender,
+    /// Cancelled once nobody waits for its answer.
+    pub gone: CancellationToken,
 }
 
 /// What operators and callers ask of a cell that runs.
@@ -78,6 +77,8 @@ pub enum CellEnd {
     Exited(Exited),
     Over(Limit),
     TimedOut,
+    /// Its call was cancelled, and it ran on.
+    Abandoned,
     Ended,
     Invalid(io::Error),
 }
@@ -113,8 +114,13 @@ impl Session {
     }
 
     /// Runs one cell. A session whose cell did not end as `Shown` must be dropped.
-    pub async fn run(&mut self, cell: &Cell<'_>) -> Result<(CellEnd, [Printed; 2]), LauncherError> {
-        self.ready.begin(cell.secrets)?;
+    pub async fn run(
+        &mut self,
+        cell: &Cell,
+        signals: &Signals,
+    ) -> Result<(CellEnd, [Printed; 2]), LauncherError> {
+        let Confinement { shape, per_call } = &cell.confinement;
+        self.ready.begin(&per_call.secrets)?;
         if self.cells > 0 {
             self.ready.launcher.resume()?;
         }
@@ -123,15 +129,15 @@ impl Session {
         let begun = self
             .ready
             .launcher
-            .begin(crate::base::millis(most), cell.files);
+            .begin(crate::base::millis(most), &per_call.files);
         timeout(PATIENCE, begun)
             .await
             .map_err(|_| LauncherError::Gone)??;
-        let output_bytes = cell.limits.get(Limit::OutputBytes);
+        let output_bytes = shape.limits.get(Limit::OutputBytes);
         let mut printed = [Printed::new(output_bytes), Printed::new(output_bytes)];
-        let mut end = self.attend(cell, &mut printed).await;
-        self.ready.end(cell.traffic).await;
-        if let Some(limit) = lock(cell.traffic).over {
+        let mut end = self.attend(cell, signals, &mut printed).await;
+        self.ready.end(&cell.traffic).await;
+        if let Some(limit) = lock(&cell.traffic).over {
             end = CellEnd::Over(limit);
         }
         if let CellEnd::Shown(_, folder) = &mut end {
@@ -145,7 +151,12 @@ impl Session {
     }
 
     /// Serves a cell until it ends.
-    async fn attend(&mut self, cell: &Cell<'_>, printed: &mut [Printed; 2]) -> CellEnd {
+    async fn attend(
+        &mut self,
+        cell: &Cell,
+        signals: &Signals,
+        printed: &mut [Printed; 2],
+    ) -> CellEnd {
         let Session {
             ready,
             orders,
@@ -155,32 +166,44 @@ impl Session {
             cells,
             ..
         } = self;
-        let most_bytes = cell.limits.get(Limit::OutputBytes);
-        let (to, mut frames) = mpsc::channel(MAX_ORDERS);
-        let order = Order::Cell {
-            id: *cells,
-            most_bytes,
-        };
-        let _ = to.try_send((order, cell.source));
+        let Confinement { shape, per_call } = &cell.confinement;
+        let most = shape.limits.get(Limit::OutputBytes);
+        let pauses = &*cell.events.deadline.pauses;
+        let (to, mut queue) = mpsc::channel::<Delivery>(MAX_ORDERS);
+        let (ask, asked) = mpsc::channel(1);
+        let frame = Order::cell(*cells, most, per_call);
+        let _ = to.try_send((frame, None));
+        // One that reads no more orders is killed once it was to be interrupted.
+        let interrupt = || drop(to.try_send((Order::interrupt(), None)));
         let sending = async {
-            while let Some((order, payload)) = frames.recv().await {
-                let frame = frame::encode(&order, payload.as_bytes()).unwrap_or_default();
-                // One that reads no more orders ends at its time limit.
+            while let Some((frame, _charged)) = queue.recv().await {
                 let _ = orders.write_all(&frame).await;
             }
             pending().await
         };
-        let shown = Shown::read(results, *cells, most_bytes);
-        let attending = ready.attend(cell.traffic, cell.limits.get(Limit::CpuMs));
-        let clock = sleep(cell.clock.left());
-        tokio::pin!(sending, shown, attending, clock);
+        let answering = tool_calls::answer_all(asked, &cell.events, &to);
+        let shown = Shown::read(results, *cells, most, &ask);
+        let attending = ready.attend(&cell.traffic, shape.limits.get(Limit::CpuMs));
+        let following = ready.follow(pauses);
+        let interrupted = signals.interrupt.notified();
+        let clock = pass(cell.clock.left(), Some(pauses));
+        tokio::pin!(
+            sending,
+            answering,
+            shown,
+            attending,
+            following,
+            interrupted,
+            clock
+        );
         let [out, err] = printed;
-        let mut is_late = false;
+        let mut stop = None;
         loop {
             tokio::select! {
                 biased;
                 shown = &mut shown => return match shown {
-                    Ok(Some(shown)) if is_late => CellEnd::Shown(shown.late(cell.limit_ms), None),
+                    Ok(Some(shown)) if stop == Some(Stop::Late) =>
+                        CellEnd::Shown(shown.late(per_call.timeout_ms), None),
                     Ok(Some(shown)) => CellEnd::Shown(shown, None),
                     Err(e) if e.kind() == io::ErrorKind::InvalidData => CellEnd::Invalid(e),
                     Ok(None) | Err(_) => exited(ready).await,
@@ -191,19 +214,32 @@ impl Session {
                 },
                 // The traffic says which limit that was.
                 () = &mut attending => return CellEnd::Ended,
-                () = cell.signals.end.cancelled() => return CellEnd::Ended,
-                () = cell.signals.interrupt.notified() => drop(to.try_send((Order::Interrupt, ""))),
-                () = &mut clock => {
-                    if is_late {
-                        return CellEnd::TimedOut;
-                    }
-                    is_late = true;
-                    let _ = to.try_send((Order::Interrupt, ""));
-                    clock.set(sleep(INTERRUPTED));
+                () = signals.end.cancelled() => return CellEnd::Ended,
+                () = cell.gone.cancelled(), if stop != Some(Stop::Gone) => {
+                    stop = Some(Stop::Gone);
+                    // Nobody is asked about its calls any more, so nobody else continues it.
+                    let _ = ready.launcher.resume();
+                    interrupt();
+                    clock.set(pass(INTERRUPTED, None));
                 }
+                () = &mut interrupted => {
+                    interrupted.set(signals.interrupt.notified());
+                    interrupt();
+                }
+                () = &mut clock => match stop {
+                    Some(Stop::Late) => return CellEnd::TimedOut,
+                    Some(Stop::Gone) => return CellEnd::Abandoned,
+                    None => {
+                        stop = Some(Stop::Late);
+                        interrupt();
+                        clock.set(pass(INTERRUPTED, None));
+                    }
+                },
+                never = &mut following, if stop != Some(Stop::Gone) => match never {},
                 () = out.read(stdout) => {}
                 () = err.read(stderr) => {}
                 () = &mut sending => {}
+                () = &mut answering => {}
             }
         }
     }
@@ -220,6 +256,29 @@ impl Session {
             is_new
         });
         files.collect()
+    }
+}
+
+/// Why a cell was interrupted. What goes on for 2 s after that is killed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stop {
+    /// It reached its time limit.
+    Late,
+    /// Its call was cancelled.
+    Gone,
+}
+
+/// Returns after this time, without that in which the call stands still.
+async fn pass(limit: Duration, pauses: Option<&Pauses>) {
+    let began = Instant::now();
+    let stood_before = pauses.map_or(Duration::ZERO, Pauses::lasted);
+    loop {
+        let stood = pauses.map_or(Duration::ZERO, Pauses::lasted);
+        let left = (limit + stood - stood_before).saturating_sub(began.elapsed());
+        if left.is_zero() {
+            return;
+        }
+        sleep(left).await;
     }
 }
 

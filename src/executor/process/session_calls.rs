@@ -9,20 +9,21 @@ use super::sessions::Turn;
 use super::spec::RoleNeeds;
 use crate::base::json::Text;
 use crate::base::millis;
-use crate::executor::{
-    Clock, Context, Ending, LeftFile, Outcome, SessionCall, ToolAnswer, ToolSender,
-};
+use crate::executor::{Clock, Context, Ending, LeftFile, Outcome, ToolAnswer, ToolSender};
 use crate::fault::{Fault, Kind};
+use crate::packages::store::EnvironmentLease;
 use crate::policy::{Confinement, Limits};
 use crate::quantity::{Limit, OVERDUE};
 use crate::sandbox::protocol::{Exited, Killed};
+use std::any::Any;
 use std::io;
 use std::sync::Arc;
 use std::time::Instant;
+use tokio_util::sync::CancellationToken;
 
-/// The message for a caller whose session is not free, or not started, in time.
-const BUSY: &str = "another call of this session still runs";
+/// The message for a caller whose session is not started in time.
 const STARTING: &str = "the session is still being started";
+const STOPS: &str = "This host is shutting down.";
 
 /// Serves the calls of sessions.
 pub struct SessionCalls {
@@ -32,76 +33,59 @@ pub struct SessionCalls {
 /// One call of a session.
 pub struct CallOfSession<'a> {
     pub context: &'a Context,
-    pub session: &'a SessionCall,
-    pub confinement: &'a Confinement,
+    pub turn: Turn,
+    /// The digest of tool and policies.
+    pub digest: String,
+    pub environment: Option<EnvironmentLease>,
+    /// In use until its cell has ended.
+    pub slot: Arc<dyn Any + Send + Sync>,
+    pub confinement: Confinement,
     pub events: &'a ToolSender,
 }
 
 impl SessionCalls {
-    pub async fn run(&self, call: &CallOfSession<'_>) -> Result<Outcome, Fault> {
+    /// Where this is dropped, the cell is interrupted, and its session goes on.
+    pub async fn run(&self, mut call: CallOfSession<'_>) -> Result<Outcome, Fault> {
         let began = Instant::now();
-        let Confinement { shape, per_call } = call.confinement;
-        let clock = Clock::new(call.context.deadline.began, per_call.timeout_ms);
-        let waiting = self.launchers.sessions.turn(&call.session.id);
-        let mut turn = clock.prepare(BUSY, waiting).await?;
-        let started = self.start(call, clock, &mut turn).await?;
+        let context = call.context;
+        let clock = Clock::new(context.deadline.began, call.confinement.per_call.timeout_ms);
+        let started = self.start(&mut call, clock).await?;
         // Decided again, now that nothing more is waited for.
-        call.events.opened(shape).await?;
-        let taken = turn.take(started, &call.session.id.name);
-        let Some((mut session, state)) = taken else {
+        call.events.opened(&call.confinement.shape).await?;
+        let Some((session, state)) = call.turn.take(started) else {
             return Err(Fault::new(Kind::InternalError, "a turn without a session"));
         };
-        let cpu_before = session.ready.launcher.cpu_ms();
-        let cell = Cell {
-            source: per_call.source.as_deref().unwrap_or_default(),
-            files: &per_call.files,
-            secrets: &per_call.secrets,
-            limits: &shape.limits,
-            clock,
-            limit_ms: per_call.timeout_ms,
-            traffic: &call.context.traffic,
-            signals: turn.signals(),
+        let gone = CancellationToken::new();
+        let _interrupts = gone.clone().drop_guard();
+        let running = RunningCell {
+            turn: call.turn,
+            session,
+            state,
+            cell: Cell {
+                confinement: call.confinement,
+                clock,
+                traffic: context.traffic.clone(),
+                events: call.events.clone(),
+                gone,
+            },
+            _slot: call.slot,
         };
-        let (end, printed) = session.run(&cell).await.map_err(fault)?;
-        let cpu_now = session.ready.launcher.cpu_ms();
-        let layers = session.ready.launcher.layers.clone();
-        let ended = match end {
-            CellEnd::Shown(shown, folder) => {
-                let left = folder.map(|folder| publish::left(&folder, shape));
-                let LeftFiles { files, refused } = left.unwrap_or_default();
-                let cell = CellShown {
-                    cell: session.cells,
-                    shown,
-                    printed,
-                    state,
-                    files: session.new_files(files),
-                };
-                turn.put(session);
-                let outcome = cell.outcome(call.events, shape.limits.get(Limit::ArtifactFiles));
-                outcome.await.map(|outcome| Outcome {
-                    artifacts: refused,
-                    ..outcome
-                })
-            }
-            end => {
-                let ending = ending_of(end, &shape.limits, per_call.timeout_ms);
-                turn.ended(&ending);
-                Ok(Outcome::new(ending, 0))
-            }
+        let mut outcome = match tokio::spawn(running.run()).await {
+            Ok(ran) => ran?,
+            Err(lost) => match lost.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                Err(_) => return Err(Fault::new(Kind::InternalError, STOPS).retryable()),
+            },
         };
-        let mut outcome = ended?;
-        outcome.layers = layers;
         outcome.usage.wall_ms = millis(began.elapsed());
-        outcome.usage.cpu_ms = cpu_now.zip(cpu_before).map(|(now, before)| now - before);
         Ok(outcome)
     }
 
     /// A new session, unless the one that waits is as it must be.
     async fn start(
         &self,
-        call: &CallOfSession<'_>,
+        call: &mut CallOfSession<'_>,
         clock: Clock,
-        turn: &mut Turn,
     ) -> Result<Option<Session>, Fault> {
         let shape = &call.confinement.shape;
         let needs = RoleNeeds {
@@ -111,21 +95,79 @@ impl SessionCalls {
             inherited: 2,
             ..RoleNeeds::default()
         };
-        let key = ready::key(call.confinement, &call.session.digest, &needs);
+        let key = ready::key(&call.confinement, &call.digest, &needs);
         let key = clock.prepare(STARTING, key).await.map_err(fault)?;
         let (Some(key), Some(grant)) = (key, &shape.sessions) else {
             let message = "This tool can have no sessions: its files cannot be compared.";
             return Err(Fault::new(Kind::CapabilityError, message));
         };
-        if turn.compare(&key) {
+        if call.turn.compare(&key) {
             return Ok(None);
         }
         let sessions = &self.launchers.sessions;
-        sessions.check_room(&call.session.id, grant)?;
+        sessions.check_room(&call.turn.id, grant)?;
         let ready = self.launchers.ready(shape, &needs);
         let ready = clock.prepare(STARTING, ready).await.map_err(fault)?;
-        let started = Session::start(ready, key, call.session.environment.clone());
+        let started = Session::start(ready, key, call.environment.take());
         started.map(Some).map_err(fault)
+    }
+}
+
+/// A call of a session, from the start of its cell to its end.
+struct RunningCell {
+    turn: Turn,
+    session: Session,
+    state: SessionState,
+    cell: Cell,
+    _slot: Arc<dyn Any + Send + Sync>,
+}
+
+impl RunningCell {
+    async fn run(self) -> Result<Outcome, Fault> {
+        let RunningCell {
+            mut turn,
+            mut session,
+            state,
+            cell,
+            ..
+        } = self;
+        let Confinement { shape, per_call } = &cell.confinement;
+        let cpu_before = session.ready.launcher.cpu_ms();
+        let ran = session.run(&cell, turn.signals()).await;
+        let (end, printed) = ran.map_err(fault)?;
+        let cpu_now = session.ready.launcher.cpu_ms();
+        let layers = session.ready.launcher.layers.clone();
+        let mut outcome = match end {
+            CellEnd::Shown(shown, folder) => {
+                let left = folder.map(|folder| publish::left(&folder, shape));
+                let LeftFiles { files, refused } = left.unwrap_or_default();
+                let shown = CellShown {
+                    cell: session.cells,
+                    shown,
+                    printed,
+                    state,
+                    files: session.new_files(files),
+                };
+                turn.put(session);
+                let most_files = shape.limits.get(Limit::ArtifactFiles);
+                let outcome = shown.outcome(&cell.events, most_files).await?;
+                Outcome {
+                    artifacts: refused,
+                    ..outcome
+                }
+            }
+            end => {
+                let is_abandoned = matches!(end, CellEnd::Abandoned);
+                let ending = ending_of(end, &shape.limits, per_call.timeout_ms);
+                if !is_abandoned {
+                    turn.ended(&ending);
+                }
+                Outcome::new(ending, 0)
+            }
+        };
+        outcome.layers = layers;
+        outcome.usage.cpu_ms = cpu_now.zip(cpu_before).map(|(now, before)| now - before);
+        Ok(outcome)
     }
 }
 
@@ -187,7 +229,7 @@ fn ending_of(end: CellEnd, limits: &Limits, limit_ms: u64) -> Ending {
             allowed: limits.get(limit),
         },
         CellEnd::TimedOut => Ending::TimedOut { limit_ms },
-        CellEnd::Ended => Ending::Cancelled,
+        CellEnd::Ended | CellEnd::Abandoned => Ending::Cancelled,
         CellEnd::Invalid(why) => raised(format!("what its session sent cannot be read: {why}")),
     }
 }

@@ -7,6 +7,7 @@ use super::waiting::ReadyKey;
 use crate::base::{lock, millis};
 use crate::executor::{Ending, SessionId};
 use crate::fault::{Fault, Kind};
+use crate::manifest::Language;
 use crate::policy::SessionGrant;
 use crate::quantity::GIB;
 use serde::Serialize;
@@ -26,7 +27,7 @@ const IDLE_BYTES: u64 = 2 * GIB;
 const CHANGED: &str = "its tool, a policy, a secret or what it may use changed";
 const KILLED: &str = "it was ended on request";
 const GONE: &str = "its process ended";
-const FAILED: &str = "its last call was cancelled or failed";
+const FAILED: &str = "its last call failed, or was cancelled and ran on";
 
 /// A session, for its caller and for operators.
 #[derive(Clone, Debug, Serialize)]
@@ -40,6 +41,7 @@ pub struct OpenSession {
     #[serde(skip)]
     pub principal: String,
     pub tool: String,
+    pub language: Language,
     pub began: String,
     pub is_running: bool,
     /// Of one that waits.
@@ -110,8 +112,9 @@ impl Default for Sessions {
     }
 }
 
-/// The turn of one call at its session.
+/// The turn of one call at its session. Until this is dropped, others wait.
 pub struct Turn {
+    pub id: SessionId,
     place: Arc<Place>,
     kept: OwnedMutexGuard<Kept>,
 }
@@ -130,22 +133,26 @@ impl Sessions {
 
     /// Waits until no other call uses the session.
     pub async fn turn(&self, id: &SessionId) -> Result<Turn, Fault> {
-        let place = match &mut *lock(&self.places) {
-            Some(places) => {
-                if places.len() >= MAX_NAMES {
-                    places.retain(|_, place| place.is_taken());
-                }
-                let place = places.entry(id.clone());
-                place.or_insert_with(|| Place::new(None)).clone()
+        loop {
+            let place = self.place(id)?;
+            let kept = place.kept.clone().lock_owned().await;
+            // Its session may have been ended meanwhile, and the name has another place.
+            if Arc::ptr_eq(&place, &self.place(id)?) {
+                let id = id.clone();
+                return Ok(Turn { id, place, kept });
             }
-            None => {
-                let message = "Only a host that goes on running keeps sessions.";
-                let person = "`toolhost serve` does; leave `session` out to run code once";
-                return Err(Fault::new(Kind::CapabilityError, message).person(person));
-            }
-        };
-        let kept = place.kept.clone().lock_owned().await;
-        Ok(Turn { place, kept })
+        }
+    }
+
+    /// The place of a name, which is made if there is none.
+    fn place(&self, id: &SessionId) -> Result<Arc<Place>, Fault> {
+        let mut places = lock(&self.places);
+        let places = places.as_mut().ok_or_else(no_sessions)?;
+        if places.len() >= MAX_NAMES && !places.contains_key(id) {
+            places.retain(|_, place| place.is_taken());
+        }
+        let place = places.entry(id.clone());
+        Ok(place.or_insert_with(|| Place::new(None)).clone())
     }
 
     /// Refuses one more session where there are as many as there may be.
@@ -199,6 +206,7 @@ impl Sessions {
                 caller: id.caller.clone(),
                 principal: id.principal.clone(),
                 tool: id.tool.clone(),
+                language: id.language,
                 began: place.began.clone(),
                 is_running: kept.is_none(),
                 waited_ms: idle.map(|session| millis(session.since.elapsed())),
@@ -287,6 +295,13 @@ impl Sessions {
     }
 }
 
+/// The fault of a call whose host keeps no sessions.
+pub fn no_sessions() -> Fault {
+    let message = "Only a host that goes on running keeps sessions.";
+    let person = "`toolhost serve` does; leave `session` out to run code once";
+    Fault::new(Kind::CapabilityError, message).person(person)
+}
+
 impl Turn {
     pub fn signals(&self) -> &Signals {
         &self.place.signals
@@ -305,13 +320,9 @@ impl Turn {
 
     /// The session that serves this call, and what its answer says of it. Until it is put back, it
     /// counts as ended.
-    pub fn take(
-        &mut self,
-        started: Option<Session>,
-        name: &str,
-    ) -> Option<(Session, SessionState)> {
+    pub fn take(&mut self, started: Option<Session>) -> Option<(Session, SessionState)> {
         let state = SessionState {
-            name: name.to_owned(),
+            name: self.id.name.clone(),
             new: started.is_some(),
             ended_because: self.kept.ended_because.take(),
         };

@@ -75,16 +75,15 @@ pub fn spec(shape: &Shape, resolved: grants::ResolvedGrants, extra: &RoleNeeds) 
     runtimes::set_variables(shape, &mut variables);
     let mut files = guard.files;
     let mut scratch = font_lists(shape, &mut variables);
-    if let (Some(stubs), Some((path, text))) = (&extra.stubs, runtimes::calls_shim(language)) {
+    let calls = runtimes::calls_shim(language).filter(|_| extra.stubs.is_some() || extra.cells);
+    for (path, text) in calls.into_iter().chain(shim(shape, extra)) {
         let name = path.rsplit('/').next().unwrap_or(path);
         files.push((name.to_owned(), text.to_owned()));
+    }
+    if let (Some(stubs), Some(_)) = (&extra.stubs, calls) {
         let name = runtimes::stubs_name(language);
         variables.push(format!("TOOL_STUBS={CALL_FOLDER}/{name}"));
         scratch.push((Path::new("call").join(name), stubs.clone()));
-    }
-    if let Some((path, text)) = shim(shape, extra) {
-        let name = path.rsplit('/').next().unwrap_or(path);
-        files.push((name.to_owned(), text.to_owned()));
     }
     if !resolved.authorities.is_empty() {
         files.extend(authorities(resolved.authorities, &mut variables));
@@ -203,7 +202,7 @@ pub fn shape_lines(shape: &Shape) -> Vec<String> {
 /// The shim through which a script runs, if any: its path, and its text.
 fn shim(shape: &Shape, extra: &RoleNeeds) -> Option<(&'static str, &'static str)> {
     if extra.cells {
-        Some(runtimes::CELLS)
+        runtimes::cells_shim(shape.runtime.language)
     } else {
         runtimes::shim(shape)
     }

@@ -6,6 +6,7 @@ use crate::executor::{Ending, ToolSender};
 use crate::fault::Fault;
 use crate::quantity::KIB;
 use crate::sandbox;
+use futures_util::stream::FuturesUnordered;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::{Deserialize, Serialize};
 use std::any::Any;
@@ -13,6 +14,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use tokio::io::{AsyncWriteExt, BufReader};
 use tokio::net::unix::pipe::{Receiver, Sender};
+use tokio::sync::mpsc;
 
 /// Calls of one script that run or wait at once. No further frame is read meanwhile, so the script
 /// waits at a full pipe.
@@ -27,9 +29,9 @@ struct Offer<'t> {
 }
 
 /// A frame of a script. Payload: the arguments, JSON.
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Request {
+pub struct Request {
     id: u64,
     tool: String,
 }
@@ -43,7 +45,7 @@ struct Reply<'f> {
 }
 
 /// A frame to a script, and what is charged for it.
-type Delivery = (Vec<u8>, Option<Box<dyn Any + Send>>);
+pub type Delivery = (Vec<u8>, Option<Box<dyn Any + Send>>);
 
 /// The host's ends of the two pipes.
 pub struct ToolPipes {
@@ -103,8 +105,31 @@ impl ToolPipes {
     }
 }
 
-fn text(payload: Vec<u8>) -> io::Result<String> {
+pub fn text(payload: Vec<u8>) -> io::Result<String> {
     String::from_utf8(payload).map_err(|_| frame::invalid("arguments that are not text"))
+}
+
+/// Answers the calls of a cell, which come here one by one. Never returns.
+pub async fn answer_all(
+    mut asked: mpsc::Receiver<(Request, String)>,
+    events: &ToolSender,
+    to: &mpsc::Sender<Delivery>,
+) {
+    let mut running = FuturesUnordered::new();
+    loop {
+        tokio::select! {
+            Some(delivery) = running.next() => {
+                // Where nobody answers any more, its call is over.
+                if let Ok(delivery) = delivery {
+                    let _ = to.send(delivery).await;
+                }
+            }
+            Some((request, arguments)) = asked.recv(), if running.len() < AT_ONCE => {
+                running.push(answer(request, arguments, events));
+            }
+            else => std::future::pending().await,
+        }
+    }
 }
 
 async fn answer(

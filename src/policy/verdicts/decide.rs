@@ -526,7 +526,7 @@ impl Case<'_> {
             sessions: decision
                 .sessions()
                 .cloned()
-                .filter(|_| runtime.language == Language::Python),
+                .filter(|_| sessions::are_in(runtime.language)),
             ..Shape::bare(&identity.tool, runtime.clone())
         };
         // Only this tool's own grants are known here: `service` adds what other tools may write.

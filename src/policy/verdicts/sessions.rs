@@ -2,7 +2,7 @@
 
 use super::ceiling::Ceilings;
 use super::decision::{Conditions, Grants};
-use crate::manifest::{Handler, Manifest};
+use crate::manifest::{Handler, Language, Manifest};
 use crate::policy::grammar::{Access, SessionGrant};
 
 /// What sessions there may be, or why there are none. `None`: no policy allows any, or the tool
@@ -35,6 +35,11 @@ pub fn grant_of(
             why: entry.grant.why.clone(),
         }
     }))
+}
+
+/// Whether source text of this language can go on in sessions.
+pub fn are_in(language: Language) -> bool {
+    matches!(language, Language::Python | Language::Nodejs)
 }
 
 /// Whether the code of the tool comes with its calls.

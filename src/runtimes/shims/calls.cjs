@@ -1,6 +1,6 @@
 // Runs a script that calls tools: calls.cjs [--no-tools] SCRIPT [ARGUMENT…], as Node itself would run SCRIPT.
 //
-// Calls go to descriptor 4, answers come from descriptor 3: a line of JSON, then so many bytes of JSON as it says. Runs
+// The cells of a session load this for their calls. Calls go to descriptor 4, answers come from descriptor 3: a line of JSON, then so many bytes of JSON as it says. Runs
 // inside the layers, with the tool's own rights: it protects nothing.
 'use strict';
 const fs = require('node:fs');
@@ -24,11 +24,16 @@ class ToolError extends Error {
   }
 }
 
-function close() {
-  closed = { type: 'CancelledError', message: 'The host answers no more calls.' };
+function close(message) {
+  closed = { type: 'CancelledError', message };
   for (const done of waiting.values()) done(closed);
   waiting.clear();
-  pipes[0].unref();
+}
+
+// The answer to a call, unless that is over.
+function answered({ id, error }, payload) {
+  waiting.get(id)?.(error, payload);
+  waiting.delete(id);
 }
 
 // The process lives while a call has no answer, and no longer.
@@ -47,14 +52,24 @@ function open() {
       if (rest.length < end + bytes) return;
       const payload = rest.subarray(end, end + bytes).toString();
       rest = rest.subarray(end + bytes);
-      waiting.get(message.id)(message.error, payload);
-      waiting.delete(message.id);
+      answered(message, payload);
       if (waiting.size === 0) from.unref();
     }
   });
-  for (const pipe of [from, to]) pipe.on('error', close).on('close', close);
+  const end = () => {
+    close('The host answers no more calls.');
+    from.unref();
+  };
+  for (const pipe of [from, to]) pipe.on('error', end).on('close', end);
   return [from, to];
 }
+
+// Sends a frame.
+let post = (message, payload) => {
+  pipes ??= open();
+  pipes[0].ref();
+  pipes[1].write(Buffer.concat([Buffer.from(`${JSON.stringify({ message, bytes: payload.length })}\n`), payload]));
+};
 
 /** Calls a tool. `above`: the function below which the stack of a failure begins. */
 function begin(tool, given, above) {
@@ -62,15 +77,12 @@ function begin(tool, given, above) {
   const place = {};
   Error.captureStackTrace(place, above);
   if (closed) return Promise.reject(new ToolError(closed, place));
-  pipes ??= open();
   number += 1;
-  const head = { message: { id: number, tool }, bytes: payload.length };
   const answer = new Promise((resolve, reject) => {
     const done = (error, value) => (error ? reject(new ToolError(error, place)) : resolve(JSON.parse(value)));
     waiting.set(number, done);
   });
-  pipes[0].ref();
-  pipes[1].write(Buffer.concat([Buffer.from(`${JSON.stringify(head)}\n`), payload]));
+  post({ id: number, tool }, payload);
   return answer;
 }
 
@@ -86,6 +98,9 @@ function offer(tools) {
     const called = async (given = {}) => begin(tool, given, called);
     globalThis[names[at]] = called;
   });
+}
+
+function provide() {
   globalThis.tools = { call };
   globalThis.toolhost = { ...globalThis.toolhost, call, ToolError };
   const load = Module._load;
@@ -127,13 +142,29 @@ function firstFrame() {
   return JSON.parse(line).message;
 }
 
-process.argv.splice(1, 1);
-if (process.argv[1] === '--no-tools') {
-  process.argv.splice(1, 1);
-  closed = { type: 'SecurityError', message: NO_TOOLS };
-  offer([]);
-} else {
-  offer(firstFrame().tools);
+// For the cells of a session, which sends their calls and hears the answers.
+function forCells(send) {
+  post = send;
+  provide();
+  const begin = (tools) => {
+    closed = tools.length > 0 ? undefined : { type: 'SecurityError', message: NO_TOOLS };
+    offer(tools);
+  };
+  return { answered, begin, close };
 }
-allowAwait(process.argv[1]);
-Module.runMain();
+
+function main() {
+  process.argv.splice(1, 1);
+  provide();
+  if (process.argv[1] === '--no-tools') {
+    process.argv.splice(1, 1);
+    closed = { type: 'SecurityError', message: NO_TOOLS };
+  } else {
+    offer(firstFrame().tools);
+  }
+  allowAwait(process.argv[1]);
+  Module.runMain();
+}
+
+if (require.main === module) main();
+else module.exports = { forCells };

@@ -1,6 +1,6 @@
 """Runs a script that calls tools: calls.py [--no-tools] SCRIPT [ARGUMENT…], as the interpreter itself would run SCRIPT.
 
-Calls go to descriptor 4, answers come from descriptor 3: a line of JSON, then so many bytes of JSON as it says. Runs
+The cells of a session import this for their calls. Calls go to descriptor 4, answers come from descriptor 3: a line of JSON, then so many bytes of JSON as it says. Runs
 inside the layers, with the tool's own rights: it protects nothing.
 """
 
@@ -69,6 +69,18 @@ def close(message, kind="CancelledError"):
         WAITING.popitem()[1](error, None)
 
 
+def listen():
+    threading.Thread(target=receive, daemon=True).start()
+
+
+def post(message, payload):
+    """Sends a frame."""
+    head = json.dumps({"message": message, "bytes": len(payload)})
+    rest = memoryview(head.encode() + b"\n" + payload)
+    while rest:
+        rest = rest[os.write(CALLS, rest) :]
+
+
 def send(tool, arguments, done):
     """Calls a tool. DONE gets the error or the payload, on another thread."""
     payload = json.dumps(arguments, allow_nan=False).encode("utf-8", "surrogatepass")
@@ -77,12 +89,9 @@ def send(tool, arguments, done):
         if CLOSED:
             return done(CLOSED[0], None)
         if number == 1:
-            threading.Thread(target=receive, daemon=True).start()
+            listen()
         WAITING[number] = done
-        head = json.dumps({"message": {"id": number, "tool": tool}, "bytes": len(payload)})
-        rest = memoryview(head.encode() + b"\n" + payload)
-        while rest:
-            rest = rest[os.write(CALLS, rest) :]
+        post({"id": number, "tool": tool}, payload)
 
 
 send.number = 0
@@ -140,17 +149,17 @@ def offer(tools):
             setattr(builtins, name, function(tool, name))
 
 
-def show(error, script):
-    """The traceback, from the script's first line on, without ours."""
+def trace(error, is_own):
+    """The traceback, from the first line of the code on, without ours."""
     import traceback
 
     report = traceback.TracebackException(type(error), error, error.__traceback__)
     each = [report]
     for part in each:
-        own = [at for at, frame in enumerate(part.stack) if frame.filename == script]
+        own = [at for at, frame in enumerate(part.stack) if is_own(frame.filename)]
         part.stack[:] = [frame for frame in part.stack[own[0] if own else 0 :] if not frame.filename.startswith(OURS)]
         each.extend(chained for chained in (part.__cause__, part.__context__) if chained)
-    sys.stderr.write("".join(report.format()))
+    return "".join(report.format())
 
 
 def run():
@@ -168,21 +177,32 @@ def run():
             asyncio.run(result)
     except Exception as error:
         if sys.excepthook is sys.__excepthook__:
-            show(error, script)
+            sys.stderr.write(trace(error, lambda name: name == script))
         else:
             sys.excepthook(type(error), error, error.__traceback__)
         sys.exit(1)
 
 
-del sys.argv[0]
-OWN_MAIN = sys.modules["__main__"]
-if sys.argv[0] == "--no-tools":
-    del sys.argv[0]
-    close(NO_TOOLS, "SecurityError")
-    offer([])
-else:
-    for descriptor in (ANSWERS, CALLS):
-        os.set_inheritable(descriptor, False)
+def only_here():
+    """Processes that this one starts call no tools."""
     os.register_at_fork(after_in_child=lambda: close("Only the process of the script itself may call tools."))
-    offer(next(FRAMES)[0]["tools"])
-run()
+
+
+def main():
+    global OWN_MAIN
+    del sys.argv[0]
+    OWN_MAIN = sys.modules["__main__"]
+    if sys.argv[0] == "--no-tools":
+        del sys.argv[0]
+        close(NO_TOOLS, "SecurityError")
+        offer([])
+    else:
+        for descriptor in (ANSWERS, CALLS):
+            os.set_inheritable(descriptor, False)
+        only_here()
+        offer(next(FRAMES)[0]["tools"])
+    run()
+
+
+if __name__ == "__main__":
+    main()

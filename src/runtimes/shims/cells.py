@@ -17,7 +17,12 @@ import sys
 import threading
 import types
 
-HERE = __file__
+import calls
+
+# Code may have a module of that name.
+del sys.modules["calls"]
+#: The types of the tools that a cell may call.
+STUBS = "/tmp/call/tools.pyi"
 #: The longest text form of a value, and the longest traceback, characters.
 LONGEST = 100_000
 #: The forms of a value (Jupyter's display protocol) in the order in which they are tried: method, media type.
@@ -57,11 +62,18 @@ class Channel:
         payload = encoded(forms)
         if len(payload) > self.most:
             payload = encoded({"text/plain": cut(forms["text/plain"], self.most // 8)})
-        head = json.dumps({"message": message, "bytes": len(payload)}, ensure_ascii=False) + "\n"
-        rest = memoryview(head.encode("utf-8", "backslashreplace") + payload)
-        with self.lock:
-            while rest:
-                rest = rest[os.write(self.results, rest) :]
+        self.post(message, payload)
+
+    def post(self, message, payload):
+        """Sends a frame, whole even where the cell is interrupted."""
+        rest = memoryview(encoded({"message": message, "bytes": len(payload)}) + b"\n" + payload)
+        try:
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            with self.lock:
+                while rest:
+                    rest = rest[os.write(self.results, rest) :]
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def encoded(forms):
@@ -153,8 +165,15 @@ class Session:
         sys.modules["__main__"] = self.main
         self.names.update(__builtins__=builtins, display=self.display)
         self.count = 0
+        self.is_running = False
         self.loop = None
+        # The variables of the last cell, as they were before it.
+        self.before = {}
         sys.meta_path.append(Figures(self.figures))
+
+    def interrupt(self, *_):
+        if self.is_running:
+            raise KeyboardInterrupt
 
     def show(self, value, is_main):
         self.channel.send({"result": {"isMainResult": is_main}}, forms_of(value))
@@ -220,6 +239,21 @@ class Session:
             return None if last is None else self.execute(expression(last, name, flags)) and None
         return self.execute(expression(last, name, flags))
 
+    def begin(self, variables, tools, stubs):
+        """Takes what tells of this call alone, and the tools that it may call."""
+        for name, value in self.before.items():
+            os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+        if tools:
+            variables = {**variables, "TOOL_STUBS": STUBS}
+            with open(STUBS, "w", encoding="utf-8") as file:
+                file.write(stubs)
+        self.before = {name: os.environ.get(name) for name in variables}
+        os.environ.update(variables)
+        calls.CLOSED.clear()
+        if not tools:
+            calls.close(calls.NO_TOOLS, "SecurityError")
+        calls.offer(tools)
+
     def execute(self, code):
         result = eval(code, self.names)
         if not code.co_flags & 0x80:  # CO_COROUTINE
@@ -249,50 +283,52 @@ def expression(last, name, flags):
 
 def describe(error):
     """The name, the value and the traceback of an error, without our own frames."""
-    import traceback
-
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename == HERE:
-        trace = trace.tb_next
-    lines = traceback.format_exception(type(error), error, trace)
+    trace = calls.trace(error, lambda name: name.startswith("<cell "))
     try:
         value = str(error)
     except Exception:
         value = ""
-    return {"name": type(error).__name__, "value": cut(value), "traceback": cut("".join(lines))}
+    return {"name": type(error).__name__, "value": cut(value), "traceback": cut(trace)}
 
 
 def serve(channel):
     session = Session(channel)
     waiting = queue.SimpleQueue()
-    running = threading.Event()
+    signal.signal(signal.SIGINT, session.interrupt)
 
     def receive():
         main = threading.main_thread().ident
         while (order := channel.read()) is not None:
-            if order[0] != "interrupt":
-                waiting.put(order)
-            elif running.is_set():
+            message, payload = order
+            if message == "interrupt":
                 signal.pthread_kill(main, signal.SIGINT)
+            elif "cell" in message:
+                waiting.put((message["cell"], payload))
+            else:
+                # The answer to a call. That of an earlier cell has no place any more.
+                done = calls.WAITING.pop(message["id"], None)
+                if done:
+                    done(message.get("error"), payload)
         os._exit(0)
 
     threading.Thread(target=receive, daemon=True).start()
     while True:
+        cell, source = waiting.get()
+        channel.most = cell["mostBytes"]
+        session.begin(cell["variables"], cell["tools"], cell["stubs"])
         try:
-            message, source = waiting.get()
-            channel.most = message["cell"]["mostBytes"]
-            running.set()
+            session.is_running = True
             error = session.run(source.decode("utf-8"))
+            session.is_running = False
         except KeyboardInterrupt as interrupted:
             # It came just before or after the cell.
+            session.is_running = False
             error = describe(interrupted)
-        finally:
-            running.clear()
-        channel.send({"ended": {"id": message["cell"]["id"]}}, error)
+        calls.close("The call whose code made this call has ended.")
+        channel.send({"ended": {"id": cell["id"]}}, error)
 
 
 def main():
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
     orders, results = (os.dup(number) for number in (3, 4))
@@ -302,6 +338,8 @@ def main():
     for name in sys.argv[2:]:
         importlib.import_module(name)
     sys.argv = [""]
+    calls.post, calls.listen = lambda call, payload: channel.post({"call": call}, payload), lambda: None
+    calls.only_here()
     # Modules lie in the working folder, as at a prompt.
     sys.path[0] = ""
     serve(channel)

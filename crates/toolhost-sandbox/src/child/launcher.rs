@@ -441,6 +441,7 @@ impl Launcher<'_> {
                 ToLauncher::Begin { .. }
                 | ToLauncher::Pause
                 | ToLauncher::Resume
+                | ToLauncher::Results
                 | ToLauncher::Kill
                 | ToLauncher::Done => {}
                 ToLauncher::Enter { .. } | ToLauncher::Setup => {
@@ -775,6 +776,8 @@ impl Launcher<'_> {
                     }
                     Some((ToLauncher::Pause, _)) if paused.is_none() => {
                         paused = Some(Paused::begin(pid).map_err(unread)?);
+                    }
+                    Some((ToLauncher::Results, _)) if paused.is_some() => {
                         self.show_results(scratch)?;
                     }
                     Some((ToLauncher::Resume, _)) => {
@@ -816,7 +819,9 @@ impl Launcher<'_> {
         files: Vec<NamedPart>,
         contents: Vec<OwnedFd>,
     ) -> Result<(), Problem> {
-        if files.is_empty() {
+        if self.setup.spec.program.serves == Serves::Session {
+            scratch.remove_files()?;
+        } else if files.is_empty() {
             return Ok(());
         }
         let files: Vec<_> = files.into_iter().zip(contents).collect();
@@ -831,7 +836,7 @@ impl Launcher<'_> {
         }
         let folders = scratch.staged()?;
         let folders: Vec<_> = folders.iter().map(AsFd::as_fd).collect();
-        send(self.control, &FromLauncher::Paused, &folders).map_err(io("reporting to the host"))
+        send(self.control, &FromLauncher::Results, &folders).map_err(io("reporting to the host"))
     }
 
     /// The limit that the call as a whole exceeds, if any: first by what the kernel counts, then by

@@ -8,7 +8,7 @@ use crate::protocol::{
     Exited, FromLauncher, LayerState, NamedPart, Problem, ProblemKind, Setup, Source, ToLauncher,
 };
 use crate::reenter::role_name;
-use crate::spec::{Executable, Spec};
+use crate::spec::{Executable, Serves, Spec};
 use crate::sys::pidfd_open;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -505,11 +505,13 @@ impl Launcher {
         let contents: Vec<_> = files.iter().map(|file| file.content.as_fd()).collect();
         self.send(&begin, &contents)
             .map_err(|_| LauncherError::Gone)?;
-        while !files.is_empty() {
+        // A session gives up those of its earlier calls.
+        let is_session = self.spec.program.serves == Serves::Session;
+        while is_session || !files.is_empty() {
             match self.receive().await {
                 Ok((FromLauncher::Begun, _)) => break,
                 Ok((FromLauncher::Refused(refused), _)) => return Err(self.refusal(refused)),
-                Ok((FromLauncher::Ready { .. } | FromLauncher::Paused, _)) => {}
+                Ok((FromLauncher::Ready { .. } | FromLauncher::Results, _)) => {}
                 // It ended before its call.
                 Ok((FromLauncher::Exited(_), _)) | Err(_) => return Err(LauncherError::Gone),
             }
@@ -525,9 +527,10 @@ impl Launcher {
     /// Stops every process of a session, and returns the folder of its results.
     pub async fn pause_session(&self) -> Result<Vec<OwnedFd>, LauncherError> {
         self.pause()?;
+        self.send(&ToLauncher::Results, &[])?;
         loop {
             match self.receive().await {
-                Ok((FromLauncher::Paused, folders)) => return Ok(folders),
+                Ok((FromLauncher::Results, folders)) => return Ok(folders),
                 Ok((FromLauncher::Ready { .. } | FromLauncher::Begun, _)) => {}
                 Ok((FromLauncher::Exited(_) | FromLauncher::Refused(_), _)) | Err(_) => {
                     return Err(LauncherError::Gone);
@@ -548,7 +551,7 @@ impl Launcher {
                 Ok((FromLauncher::Exited(exited), staged)) => return Ok((exited, staged)),
                 Ok((FromLauncher::Refused(refused), _)) => return Err(self.refusal(refused)),
                 Ok((
-                    FromLauncher::Ready { .. } | FromLauncher::Begun | FromLauncher::Paused,
+                    FromLauncher::Ready { .. } | FromLauncher::Begun | FromLauncher::Results,
                     _,
                 )) => {}
                 // The other end was closed with a message of ours unread (unix(7)): the start.

@@ -16,7 +16,6 @@ use nix::mount::{MntFlags, umount2};
 use nix::sys::stat::{UtimensatFlags, utimensat};
 use nix::sys::statvfs::fstatvfs;
 use nix::sys::time::TimeSpec;
-use nix::unistd::{UnlinkatFlags, unlinkat};
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString, OsStr};
 use std::fs;
@@ -222,6 +221,19 @@ impl Scratch {
             };
             let copied = fill(folder, part, content);
             copied.map_err(filling("a file of the call"))?;
+        }
+        Ok(())
+    }
+
+    /// Removes the files of an earlier call of the session.
+    pub fn remove_files(&self) -> Result<(), Problem> {
+        let Some(folder) = &self.input else {
+            return Ok(());
+        };
+        let files = fs::read_dir(format!("/proc/self/fd/{}", folder.as_raw_fd()));
+        for file in files.map_err(problem(CALL_INPUT))? {
+            let removed = file.and_then(|file| fs::remove_file(file.path()));
+            removed.map_err(problem(CALL_INPUT))?;
         }
         Ok(())
     }
@@ -516,8 +528,6 @@ impl Scratch {
 
 /// Copies a file of the call to its folder. Reads at places: the host's own position stays.
 fn fill(folder: &OwnedFd, part: &NamedPart, content: &OwnedFd) -> std::io::Result<()> {
-    // A later call of a session may bring another file of that name.
-    let _ = unlinkat(folder, &*part.name, UnlinkatFlags::NoRemoveDir);
     let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL;
     let mut file = fs::File::from(files::open_at(folder, &*part.name, flags)?);
     file.set_permissions(fs::Permissions::from_mode(0o444))?;

@@ -3,6 +3,7 @@
 
 use super::client_call::ClientRuns;
 use crate::base::text;
+use crate::executor::CallDeadline;
 use crate::fault::{Fault, Kind};
 use crate::manifest;
 use crate::registry::Tool;
@@ -43,6 +44,19 @@ impl OwnTools {
             own.0.push(Arc::new(tool));
         }
         Ok(own)
+    }
+
+    /// As `read`, on another thread: schemas can take long.
+    pub async fn read_for(
+        principal: &str,
+        definitions: Vec<Value>,
+        is_taken: impl Fn(&str) -> bool + Send + 'static,
+    ) -> Result<OwnTools, Fault> {
+        if definitions.is_empty() {
+            return Ok(OwnTools::default());
+        }
+        let read = move || OwnTools::read(&definitions, is_taken);
+        CallDeadline::usual(principal, None).run(true, read).await?
     }
 
     pub fn find(&self, name: &str) -> Option<&Arc<Tool>> {

@@ -71,7 +71,10 @@ pub fn tools(tools: &[Arc<Tool>], names: &Names, format: Format) -> Value {
         return Value::String(texts.join("\n"));
     }
     if let Format::Stubs(language) = format {
-        return Value::String(stubs(language, tools));
+        // Code cannot call what its client runs.
+        let mut called = tools.to_vec();
+        called.retain(|tool| tool.manifest.client_tool().is_none());
+        return Value::String(stubs(language, &called));
     }
     let entries = tools
         .iter()

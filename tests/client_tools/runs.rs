@@ -178,7 +178,9 @@ fn a_stored_run_outlives_its_host_for_its_owner_alone() {
         "ParameterValidationError: does not wait for outputs: it is completed",
     );
     let own = web.get("/v1/runs", &[&scene.alice]).json();
-    assert_eq!(own["runs"][0]["steps"][2]["output"], "2");
+    assert_eq!(own["runs"][0]["id"], *id);
+    let own = web.get(&path, &[&scene.alice]).json();
+    assert_eq!(own["steps"][2]["output"], "2");
     web.ask("DELETE", &path, &[&scene.alice], "")
         .is(200, "none");
     web.get(&path, &[&scene.alice]).is(404, refused);
@@ -300,4 +302,104 @@ fn what_is_no_run_is_refused_by_its_member() {
     ] {
         begin(&web, &scene.alice, &body).is(400, &format!("ParameterValidationError: {wanted}"));
     }
+}
+
+#[test]
+fn runs_that_wait_are_bounded_and_take_no_slot() {
+    let scene = Scene::new();
+    let web = scene.serve();
+    let waits = json!({"calls": [{"name": "own__local", "arguments": {"command": ["ls"]}}]});
+    for _ in 0..128 {
+        begin(&web, &scene.alice, &waits).is(200, "none");
+    }
+    begin(&web, &scene.alice, &waits).is(429, "RateLimitError: Too many runs");
+    // Of one principal alone, and calls go on.
+    let sum = json!({"a": 1, "b": 2});
+    web.call("esc:add", &sum, &[&scene.alice]).is(200, "none");
+    let own = json!({"calls": waits["calls"], "tools": [{"type": "local_shell"}]});
+    begin(&web, &scene.bob, &own).is(200, "none");
+    let runs = web.get("/v1/runs", &[&scene.alice]).json();
+    let first = runs["runs"][0]["id"].as_str().unwrap();
+    let outputs = begin_again(&web, &scene.alice, first);
+    outputs.is(200, "none");
+    begin(&web, &scene.alice, &waits).is(200, "none");
+}
+
+/// Submits an output for every call that a run waits for.
+fn begin_again(web: &Web, caller: &str, run: &str) -> Reply {
+    let shown = web.get(&format!("/v1/runs/{run}"), &[caller]).json();
+    let calls = required(&shown).as_array().unwrap().iter();
+    let outputs = calls.map(|call| output(call["id"].as_str().unwrap(), "done"));
+    submit(web, caller, run, outputs.collect())
+}
+
+#[test]
+fn a_run_whose_client_leaves_has_failed_and_its_calls_end() {
+    let scene = Scene::new();
+    crate::http::sleeper(&scene.playground);
+    let web = scene.serve();
+    let body = json!({"store": true, "calls": [
+        {"name": "own__local", "arguments": {"command": ["ls"]}},
+        {"name": "esc__sleep", "arguments": {}}]});
+    let stream = web.send("POST", "/v1/runs", &[&scene.alice], &body.to_string());
+    scene.playground.runs("user_scripts/sleep/main.py", 1);
+    let state = || web.get("/v1/runs", &[&scene.alice]).json()["runs"][0].clone();
+    assert_eq!(state()["status"], "in_progress");
+    let id = state()["id"].as_str().unwrap().to_owned();
+    submit(&web, &scene.alice, &id, json!([]))
+        .is(422, "ParameterValidationError: it is in_progress");
+    drop(stream);
+    wait_for("the run has failed", || state()["status"] == "failed");
+    scene.playground.runs("user_scripts/sleep/main.py", 0);
+}
+
+#[test]
+fn a_person_is_asked_before_a_call_is_handed_out_and_a_run_is_its_own_callers_alone() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    client_tools(&playground);
+    playground.policy("asks", "own:shell", "confirm = \"a person looks at it\"\n");
+    let entries = [
+        entry("gateway", "\"*\"", "act_as = [\"alice\"]\n"),
+        entry("alice", "\"*\"", ""),
+        entry("ops", "\"*\"", "role = \"operator\"\n"),
+    ];
+    write_callers(&playground, &entries.concat());
+    let (file, [gateway, alice, ops]) = tokens(&playground, ["gateway", "alice", "ops"]);
+    let web = Web::start(&playground, &["--token-file", &file]);
+    let body = json!({"user": "alice", "calls": [{"id": "a", "name": "own__shell", "arguments": {"commands": ["ls"]}}]});
+    let answered = |approve: bool| {
+        std::thread::scope(|scope| {
+            let asked = scope.spawn(|| begin(&web, &gateway, &body));
+            let mut open = Value::Null;
+            wait_for("a person is asked", || {
+                open = web.get("/v1/approvals", &[&ops]).json()["approvals"][0].clone();
+                !open.is_null()
+            });
+            assert!(open["arguments"].as_str().unwrap().contains("ls"), "{open}");
+            let path = format!("/v1/approvals/{}", open["call"].as_str().unwrap());
+            let answer = json!({"approve": approve}).to_string();
+            web.ask("POST", &path, &[&ops], &answer).is(200, "none");
+            asked.join().unwrap().is(200, "none").json()
+        })
+    };
+    let denied = answered(false);
+    assert!(
+        denied["steps"][0]["output"]
+            .as_str()
+            .unwrap()
+            .contains("AuthorizationError")
+    );
+    assert_eq!(denied["required_action"], Value::Null);
+    let run = answered(true);
+    assert_eq!(
+        required(&run)[0]["function"]["arguments"],
+        "{\"commands\":[\"ls\"]}"
+    );
+    let path = format!("/v1/runs/{}", run["id"].as_str().unwrap());
+    for caller in [&gateway, &alice, &ops] {
+        web.get(&path, &[caller])
+            .is(404, "ParameterValidationError: You have no such run.");
+    }
+    web.get(&format!("{path}?as=alice"), &[&gateway])
+        .is(200, "none");
 }

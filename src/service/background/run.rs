@@ -140,6 +140,16 @@ impl Run {
         }
     }
 
+    /// It without its steps.
+    pub fn head(&self) -> Run {
+        Run {
+            id: self.id.clone(),
+            owner: self.owner.clone(),
+            steps: Vec::new(),
+            ..*self
+        }
+    }
+
     /// Bytes of what it holds.
     pub fn bytes(&self) -> usize {
         let of = |step: &RunStep| {

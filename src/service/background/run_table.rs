@@ -3,7 +3,7 @@
 use super::jobs;
 use super::run::Run;
 use crate::base::semaphore::Permit;
-use crate::base::shares::{IN_USE, Shares};
+use crate::base::shares::{Entry, IN_USE, Shares};
 use crate::fault::{Fault, Kind};
 use crate::service::artifacts::Owner;
 use crate::service::quota::Limiter;
@@ -78,19 +78,28 @@ impl Runs {
     pub fn forget(&mut self, now: Timestamp) -> Vec<String> {
         let kept = SignedDuration::from_hours(RUN_TTL_HOURS);
         let mut gone = Vec::new();
-        let late = |run: &Run| run.expires.is_some_and(|until| until <= now);
-        let runs: Vec<Run> = self.all.iter().map(|(_, open)| open.run.clone()).collect();
-        for mut run in runs {
-            let is_late = late(&run);
+        let is_late = |run: &Run| run.expires.is_some_and(|until| until <= now);
+        let is_old = |run: &Run| {
+            run.ended
+                .is_some_and(|ended| now.duration_since(ended) > kept)
+        };
+        let runs = self.all.iter().map(|(_, open)| &open.run);
+        let over: Vec<String> = runs
+            .filter(|run| is_late(run) || is_old(run))
+            .map(|run| run.id.clone())
+            .collect();
+        for id in over {
+            let Some(OpenRun { mut run, .. }) = self.all.remove(&id).map(Entry::into_value) else {
+                continue;
+            };
             run.expire(now);
-            let is_old = run
-                .ended
-                .is_some_and(|ended| now.duration_since(ended) > kept);
-            if is_old || is_late && !run.store {
-                self.all.remove(&run.id);
-                gone.extend(Some(run.id).filter(|_| run.store));
-            } else if is_late {
-                // An ended run always fits in its own place.
+            if !run.store {
+                continue;
+            }
+            if is_old(&run) {
+                gone.push(id);
+            } else {
+                // An ended run fits where it was.
                 let _ = self.put(run);
             }
         }

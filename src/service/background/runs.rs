@@ -67,6 +67,8 @@ impl Background {
     /// Begins a run. `calls`: the id and the tool of each.
     pub async fn begin_run(self: &Arc<Self>, run: Run) -> Result<RunningRun, Fault> {
         let mut runs = self.runs.lock().await;
+        // Those that no client answered in time make room.
+        self.forget_among(&mut runs, Timestamp::now()).await;
         self.keep_run(&mut runs, run.clone()).await?;
         Ok(RunningRun {
             background: self.clone(),
@@ -82,11 +84,14 @@ impl Background {
         Ok(run)
     }
 
-    /// All runs of this owner, the oldest first.
+    /// All runs of this owner, the oldest first, without their steps.
     pub async fn runs_of(&self, owner: &Owner) -> Result<Vec<Run>, Fault> {
         let runs = self.runs_with("").await?;
         let all = runs.all.iter().map(|(_, open)| &open.run);
-        let mut own: Vec<Run> = all.filter(|run| run.owner == *owner).cloned().collect();
+        let mut own: Vec<Run> = all
+            .filter(|run| run.owner == *owner)
+            .map(Run::head)
+            .collect();
         own.iter_mut().for_each(|run| run.expire(Timestamp::now()));
         Ok(own)
     }
@@ -152,7 +157,12 @@ impl Background {
 
     /// Removes the runs that are kept no longer.
     pub(super) async fn forget_runs(&self, now: Timestamp) {
-        let gone_runs = self.runs.lock().await.forget(now);
+        let mut runs = self.runs.lock().await;
+        self.forget_among(&mut runs, now).await;
+    }
+
+    async fn forget_among(&self, runs: &mut Runs, now: Timestamp) {
+        let gone_runs = runs.forget(now);
         if !gone_runs.is_empty() {
             let change = Change {
                 gone_runs,
@@ -185,19 +195,20 @@ impl Background {
             let _ = runs.put(run);
         }
         runs.loaded = true;
-        let gone_runs = runs.forget(Timestamp::now());
-        let change = Change {
-            gone_runs,
-            ..Change::default()
-        };
-        self.write(change).await.map_err(unkept)?;
+        self.forget_among(&mut runs, Timestamp::now()).await;
         Ok(runs)
     }
 
     /// Keeps the present state of a run: on the disk first, where its client asked for that.
     async fn keep_run(&self, runs: &mut Runs, run: Run) -> Result<(), Fault> {
         let before = runs.all.get(&run.id).map(|open| open.run.clone());
-        let gone_runs = runs.put(run.clone())?;
+        let gone_runs = match runs.put(run.clone()) {
+            Ok(gone) => gone,
+            Err(fault) => {
+                let _ = before.map(|before| runs.put(before));
+                return Err(fault);
+            }
+        };
         let stored = run.store.then(|| run.stored());
         let change = Change {
             runs: stored.into_iter().collect(),

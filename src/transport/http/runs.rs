@@ -95,7 +95,7 @@ pub async fn begin(known: KnownRequest, body: Body) -> Result<Response, Refusal>
         Ok(run) => run,
         Err(refusal) => return Ok(start.refuse("", refusal).await),
     };
-    match Turn::new(&start, run, received.charged) {
+    match Turn::new(&start, run, received.charged).await {
         Ok(turn) => turn.run(start).await,
         Err(fault) => Ok(start.refuse("", Refusal::unreadable(fault)).await),
     }
@@ -117,13 +117,14 @@ struct Turn {
 }
 
 impl Turn {
-    fn new(start: &Start, body: RunBody, mut charged: Charged) -> Result<Turn, Fault> {
+    async fn new(start: &Start, body: RunBody, mut charged: Charged) -> Result<Turn, Fault> {
         let server = &start.known.server;
         let label = body.user.as_deref();
         let owner = server.background.owner(&start.known.caller, label)?;
         let names = ToolNames::new(&start.known, label);
         let taken = names.taken();
-        let own = OwnTools::read(&body.tools, |name| taken.id(name).is_some())?;
+        let is_taken = move |name: &str| taken.id(name).is_some();
+        let own = OwnTools::read_for(&start.known.caller.user, body.tools, is_taken).await?;
         let mut made = HashMap::new();
         let mut calls = Vec::new();
         for Object(call) in body.calls {
@@ -230,7 +231,7 @@ pub async fn list(known: KnownRequest, uri: Uri) -> Result<Response, Refusal> {
     let background = &known.server.background;
     let runs = background.runs_of(&owner).await;
     let runs = runs.map_err(|fault| known.refusal(fault))?;
-    let runs: Vec<Value> = runs.iter().map(show).collect();
+    let runs: Vec<Value> = runs.iter().map(head).collect();
     Ok(reply::json(StatusCode::OK, &json!({ "runs": runs })))
 }
 
@@ -331,6 +332,14 @@ fn show(run: &Run) -> Value {
         json!({"call_id": step.call, "name": step.name, "arguments": step.arguments,
             "status": step.status.word(), "output": step.output})
     });
+    let mut shown = head(run);
+    shown["required_action"] = json!(action);
+    shown["steps"] = steps.collect();
+    shown
+}
+
+/// The same without its calls.
+fn head(run: &Run) -> Value {
     json!({
         "id": run.id,
         "object": "run",
@@ -339,8 +348,6 @@ fn show(run: &Run) -> Value {
         "expires_at": run.expires.map(|at| at.as_second()),
         "ended_at": run.ended.map(|at| at.as_second()),
         "store": run.store,
-        "required_action": action,
-        "steps": steps.collect::<Vec<_>>(),
     })
 }
 

@@ -38,6 +38,7 @@ mod readme;
 mod ready;
 mod registry;
 mod requirements;
+mod responses;
 mod runtimes;
 mod service;
 mod sessions;

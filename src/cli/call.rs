@@ -214,7 +214,7 @@ async fn shown_live(
                 Event::Progress(told) => {
                     words::note(&format!("toolhost: {}", words::progress(&told)))
                 }
-                Event::Log(_) | Event::Message(..) | Event::Part(_) => {}
+                Event::Log(_) | Event::Message(..) | Event::Part(_) | Event::Shown(..) => {}
             }
         }
         live

@@ -167,6 +167,7 @@ fn protected_files(settings: &Settings) -> impl Iterator<Item = PathBuf> {
             .files()
             .map(|path| path.clone()),
     );
+    found.extend(settings.model.iter().flat_map(|(_, files)| files.clone()));
     found.push(PathBuf::from(identity::LOCKS));
     found.into_iter().flat_map(|path| {
         let real = Some(files::resolved(&path)).filter(|real| *real != path);

@@ -14,6 +14,7 @@ use crate::service::runlog;
 use crate::service::{self, Caller, Service};
 use crate::transport::announced::{self, Announcements};
 use crate::transport::broker::{BrokerSettings, Brokers};
+use crate::transport::responses::ModelServer;
 use crate::transport::{self, http, mcp};
 use crate::{registry, sandbox};
 use std::convert::Infallible;
@@ -363,6 +364,10 @@ async fn listening(
             tls,
             brokers: Arc::default(),
             announced: Arc::default(),
+            model: settings
+                .model
+                .clone()
+                .map(|(model, _)| Arc::new(ModelServer::new(model))),
         },
     ))
 }

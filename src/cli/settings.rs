@@ -11,6 +11,7 @@ use crate::sandbox::identity;
 use crate::service::artifacts;
 use crate::service::audit::Retention;
 use crate::service::runlog::Style;
+use crate::transport::responses::ModelSettings;
 use crate::transport::{announced, http};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -92,6 +93,8 @@ pub struct Settings {
     pub tool_services: Vec<BrokerServices>,
     /// Where tools are served over a broker.
     pub brokers: Vec<Broker>,
+    /// The model server, and the file of its key.
+    pub model: Option<(ModelSettings, Vec<PathBuf>)>,
     /// Colour on standard output.
     pub colour: bool,
     /// For each setting where its value came from: a flag, a variable, a file, or the place under
@@ -128,6 +131,7 @@ pub struct Config {
     traces: Traces,
     artifacts: ArtifactsConfig,
     broker: Vec<brokers::BrokerConfig>,
+    model: Option<model::ModelConfig>,
 }
 
 /// `[artifacts]`: what is kept of the files that calls leave for their callers.
@@ -273,6 +277,8 @@ impl Settings {
         let tool_services = brokers::services(services, folder).map_err(in_config)?;
         let brokers =
             brokers::all(std::mem::take(&mut config.broker), folder).map_err(in_config)?;
+        let model = model::settings(config.model.take(), folder, config.proxy.as_ref())
+            .map_err(in_config)?;
         for word in &config.capabilities {
             crate::policy::offerable(word)
                 .map_err(|why| in_config(format!("capabilities: {why}")))?;
@@ -297,9 +303,8 @@ impl Settings {
             indexes,
             tool_services,
             brokers,
-            colour: std::io::stdout().is_terminal()
-                && variable("NO_COLOR").is_none()
-                && variable("TERM").is_none_or(|term| term != "dumb"),
+            model,
+            colour: is_coloured(&variable),
             said_by: sources.said_by,
         })
     }
@@ -376,6 +381,13 @@ impl Settings {
             colour: self.colour && std::io::stderr().is_terminal() && !json,
         }
     }
+}
+
+/// Whether standard output is a terminal that shows colours.
+fn is_coloured(variable: Variables<'_>) -> bool {
+    std::io::stdout().is_terminal()
+        && variable("NO_COLOR").is_none()
+        && variable("TERM").is_none_or(|term| term != "dumb")
 }
 
 fn union(first: &[PathBuf], second: &[PathBuf]) -> Vec<PathBuf> {
@@ -621,6 +633,7 @@ fn log_words(words: &str) -> anyhow::Result<(LevelFilter, bool)> {
 
 mod brokers;
 mod indexes;
+mod model;
 mod source;
 
 pub use brokers::{Broker, BrokerServices};

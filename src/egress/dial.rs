@@ -8,9 +8,9 @@ use crate::base::netlink::Netlink;
 use crate::base::semaphore::{self, FairSemaphore};
 use crate::manifest::host::{self, Host};
 use crate::policy::{CallbackUrl, HeaderRule, HostGrant};
-use http::{HeaderMap, Method, Request, StatusCode, header};
+use http::{HeaderMap, Method, Request, Response, header};
 use http_body_util::Full;
-use hyper::body::Bytes;
+use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use ipnet::IpNet;
@@ -297,13 +297,19 @@ impl From<RefusalReason> for PostError {
     }
 }
 
-/// Sends one message on a connection of its own.
+/// The answer to a message. Its connection ends with it.
+pub struct Posted {
+    pub answer: Response<Incoming>,
+    _connection: tokio::task::JoinSet<hyper::Result<()>>,
+}
+
+/// Sends one message on a connection of its own, and follows no redirect.
 pub async fn post(
     dialler: &Dialler,
     url: &CallbackUrl,
     headers: HeaderMap,
     body: Bytes,
-) -> Result<StatusCode, PostError> {
+) -> Result<Posted, PostError> {
     // Root certificates may have changed, and take long to read.
     let trust = if url.https {
         tokio::task::spawn_blocking(tls::machine_roots)
@@ -328,7 +334,7 @@ async fn sent<S>(
     url: &CallbackUrl,
     headers: HeaderMap,
     body: Bytes,
-) -> Result<StatusCode, PostError>
+) -> Result<Posted, PostError>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
@@ -341,7 +347,6 @@ where
         .handshake(TokioIo::new(stream))
         .await
         .map_err(broken)?;
-    // The connection ends with the answer, or with this future.
     let mut connecting = tokio::task::JoinSet::new();
     connecting.spawn(connection);
     let query = url
@@ -356,7 +361,10 @@ where
         .body(Full::new(body))
         .map_err(|e| PostError::Broken(e.to_string()))?;
     request.headers_mut().extend(headers);
-    Ok(sender.send_request(request).await.map_err(broken)?.status())
+    Ok(Posted {
+        answer: sender.send_request(request).await.map_err(broken)?,
+        _connection: connecting,
+    })
 }
 
 #[cfg(test)]

@@ -12,5 +12,5 @@ pub mod relay;
 mod resolver;
 pub mod tls;
 
-pub use dial::{Dialler, PostError, post};
+pub use dial::{Dialler, PostError, Posted, post};
 pub use lease::{Lease, Traffic};

@@ -77,6 +77,28 @@ pub enum Event {
     Message(Level, String),
     /// A part of the answer of a tool that streams. The outcome still holds the whole answer.
     Chunk(Text),
+    /// The JSON of a `Showing`, checked. It is no part of the answer.
+    Shown(Text),
+}
+
+/// What a tool shows of its work, for clients that show more of a call than its text.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Showing {
+    /// It makes a picture.
+    Image(ImageStage),
+    /// It searches files for these texts.
+    Search(Vec<String>),
+    /// Anything of its own.
+    Custom(Value),
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ImageStage {
+    Generating,
+    /// The picture so far, in base64.
+    Partial(String),
 }
 
 /// How far a tool is.
@@ -256,12 +278,17 @@ impl ToolSender {
 
     /// As `chunk`, for a part that is JSON text already.
     pub async fn part(&self, part: Text) {
-        // Without a listener the part is dropped.
+        self.send_whole(Event::Chunk(part)).await;
+    }
+
+    /// Sends an event that must not be lost, as soon as there is room.
+    pub async fn send_whole(&self, event: Event) {
+        // Without a listener it is dropped.
         if let Some(sender) = &self.sender
             && let Ok(place) = self.parts.acquire().await
         {
             place.forget();
-            let _ = sender.send(FromTool::Event(Event::Chunk(part))).await;
+            let _ = sender.send(FromTool::Event(event)).await;
         }
     }
 }
@@ -296,7 +323,10 @@ impl ToolReceiver {
     }
 
     fn received(&self, message: Option<FromTool>) -> Option<FromTool> {
-        if matches!(message, Some(FromTool::Event(Event::Chunk(_)))) {
+        if matches!(
+            message,
+            Some(FromTool::Event(Event::Chunk(_) | Event::Shown(_)))
+        ) {
             self.parts.add_permits(1);
         }
         message

@@ -21,8 +21,8 @@ pub mod wasm;
 pub use answer::{ContentPlaces, Part, ToolAnswer};
 pub use deadline::CallDeadline;
 pub use from_tool::{
-    Event, FromTool, LeftFile, Level, NestedAnswer, NestedCall, Progress, Reply, ToolReceiver,
-    ToolSender, channel,
+    Event, FromTool, ImageStage, LeftFile, Level, NestedAnswer, NestedCall, Progress, Reply,
+    Showing, ToolReceiver, ToolSender, channel,
 };
 pub use outcome::*;
 pub use pauses::{Asking, Pauses};

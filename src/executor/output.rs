@@ -4,15 +4,15 @@
 //! The answer is one JSON value, or text if the manifest says so, or the lines of a stream. The
 //! output of every engine is checked here.
 
-use super::{CallDeadline, Ending, Event, ToolAnswer, ToolSender};
+use super::{CallDeadline, Ending, Event, Showing, ToolAnswer, ToolSender};
 use crate::base::json::{self, Text};
 use crate::base::problem::Problem;
 use crate::fault::Fault;
 use crate::quantity::LARGE_TEXT_BYTES;
 use std::collections::VecDeque;
 
-/// The beginning of each line of a stream. One JSON object follows: `{"chunk": …}`, and last
-/// `{"end": true}`.
+/// The beginning of each line of a stream. One JSON object follows: `{"chunk": …}`, `{"event": …}`,
+/// and last `{"end": true}`.
 pub const STREAM_PREFIX: &[u8] = b"@toolhost ";
 /// Longest line with a part of a stream, bytes.
 pub const MAX_PART_BYTES: usize = 256 * 1024;
@@ -130,8 +130,11 @@ impl<'a> OutputReader<'a> {
         };
         let why = match part {
             Ok(_) if own.ended => "comes after the end of the stream".to_owned(),
-            Ok(None) => return own.ended = true,
-            Ok(Some(part)) => {
+            Ok(StreamLine::End) => return own.ended = true,
+            Ok(StreamLine::Event(json)) => {
+                return self.events.send_whole(Event::Shown(json)).await;
+            }
+            Ok(StreamLine::Chunk(part)) => {
                 let (whole, count) = &mut own.parts;
                 *count += 1;
                 whole.push_str(if whole.is_empty() { "" } else { "," });
@@ -196,8 +199,15 @@ impl Output {
     }
 }
 
-/// The part in a line; `None`: the end of the stream.
-fn read_part(line: &[u8]) -> Result<Option<Text>, String> {
+/// What a line of a stream says.
+enum StreamLine {
+    Chunk(Text),
+    /// The JSON of a `Showing`.
+    Event(Text),
+    End,
+}
+
+fn read_part(line: &[u8]) -> Result<StreamLine, String> {
     if line.len() > MAX_PART_BYTES {
         return Err(format!(
             "is longer than {} KiB: send more and smaller chunks",
@@ -208,14 +218,22 @@ fn read_part(line: &[u8]) -> Result<Option<Text>, String> {
         .map_err(|problem| format!("is not JSON: {}", problem.message))?;
     let whole = line.as_str();
     if whole == "{\"end\":true}" {
-        return Ok(None);
+        return Ok(StreamLine::End);
     }
-    // `chunk` must be the only member.
-    let part = json::member(whole, "/chunk")
-        .filter(|part| part.len() + "{\"chunk\":}".len() == whole.len());
-    let part = part.and_then(|part| json::compact(part.as_bytes()).ok());
-    part.map(Some)
-        .ok_or_else(|| "is neither {\"chunk\": …} nor {\"end\": true}".to_owned())
+    // It must be the only member.
+    let member = |name: &str| {
+        let value = json::member(whole, &format!("/{name}"))?;
+        let is_alone = value.len() + name.len() + "{\"\":}".len() == whole.len();
+        json::compact(value.as_bytes()).ok().filter(|_| is_alone)
+    };
+    if let Some(part) = member("chunk") {
+        return Ok(StreamLine::Chunk(part));
+    }
+    let event =
+        member("event").ok_or("is none of {\"chunk\": …}, {\"event\": …} and {\"end\": true}")?;
+    serde_json::from_str::<Showing>(event.as_str())
+        .map_err(|why| format!("has no event that there is: {why}"))?;
+    Ok(StreamLine::Event(event))
 }
 
 /// The ending of a call whose tool returned this text.
@@ -394,7 +412,7 @@ impl<'a> Log<'a> {
             .into_iter()
             .filter_map(|line| match Event::from_line(line) {
                 Event::Log(text) | Event::Message(_, text) => Some(text),
-                Event::Progress(_) | Event::Chunk(_) => None,
+                Event::Progress(_) | Event::Chunk(_) | Event::Shown(_) => None,
             })
             .collect()
     }

@@ -70,13 +70,6 @@ fn manifest(reader: &mut Reader<'_>, top: &Value, bytes: &[u8]) -> Option<Manife
     for pointer in ["/displayName", "/description"] {
         reader.warn_of_invisible(pointer);
     }
-    let is_final = top["presentation"]["final"] == true;
-    if is_final {
-        reader.note(
-            "/presentation/final",
-            "not built yet: no transport shows a result to the user by itself; ignored",
-        );
-    }
     for block in ["", "/execution", "/presentation", "/metadata"] {
         warn_of_unknown_names(reader, top, block);
     }
@@ -117,7 +110,7 @@ fn manifest(reader: &mut Reader<'_>, top: &Value, bytes: &[u8]) -> Option<Manife
         execution,
         limits,
         idempotent: top["idempotent"] == true,
-        is_final,
+        is_final: top["presentation"]["final"] == true,
         hidden: top["presentation"]["hidden"] == true,
         is_listed: top["presentation"]["listed"] != false,
         model_name: reader.get("/presentation/modelName"),

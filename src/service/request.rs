@@ -9,7 +9,7 @@ use super::traces::context::TraceContext;
 use crate::base::messages;
 use crate::base::semaphore::Permit;
 use crate::base::text::{self, printable};
-use crate::executor::{Level, Progress};
+use crate::executor::{Level, Progress, Showing};
 use crate::fault::{Fault, Kind};
 use crate::policy::{Confirm, InputFile};
 use futures_util::future::BoxFuture;
@@ -427,6 +427,19 @@ pub enum Event {
     /// A part of the answer of a tool that streams, as text. All parts together are at most
     /// `outputBytes`.
     Part(String),
+    /// What the tool shows of its work. Counts as a part of that many bytes.
+    Shown(Showing, usize),
+}
+
+impl Event {
+    /// The bytes of what is never left out; `None`: a line that may be.
+    fn kept_bytes(&self) -> Option<usize> {
+        match self {
+            Event::Part(text) => Some(text.len()),
+            Event::Shown(_, bytes) => Some(*bytes),
+            Event::Log(_) | Event::Message(..) | Event::Progress(_) | Event::Preparing(_) => None,
+        }
+    }
 }
 
 /// Takes the events of one call.
@@ -499,12 +512,13 @@ impl EventStream {
     }
 
     pub fn push(&mut self, event: Event) {
-        let full = !matches!(event, Event::Part(_)) && self.waiting.len() - self.parts.0 >= LINES;
+        let kept = event.kept_bytes();
+        let full = kept.is_none() && self.waiting.len() - self.parts.0 >= LINES;
         if self.sink.is_none() || full {
             return;
         }
-        if let Event::Part(text) = &event {
-            self.parts = (self.parts.0 + 1, self.parts.1 + text.len());
+        if let Some(bytes) = kept {
+            self.parts = (self.parts.0 + 1, self.parts.1 + bytes);
         }
         self.waiting.push_back(event);
     }
@@ -527,8 +541,8 @@ impl EventStream {
         if let Ok(place) = sink.reserve().await
             && let Some(event) = self.waiting.pop_front()
         {
-            if let Event::Part(text) = &event {
-                self.parts = (self.parts.0 - 1, self.parts.1 - text.len());
+            if let Some(bytes) = event.kept_bytes() {
+                self.parts = (self.parts.0 - 1, self.parts.1 - bytes);
             }
             return place.send(event);
         }

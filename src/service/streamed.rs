@@ -56,7 +56,7 @@ impl StreamedAnswer {
         record: &mut CallRecord,
         stream: &mut EventStream,
     ) -> Result<(), Fault> {
-        stream.push(match event {
+        let event = match event {
             executor::Event::Log(line) => Event::Log(self.log(&line, record)),
             executor::Event::Message(level, text) => Event::Message(level, self.log(&text, record)),
             executor::Event::Progress(progress) => {
@@ -69,12 +69,25 @@ impl StreamedAnswer {
                     ..progress
                 })
             }
+            executor::Event::Shown(json) => {
+                self.charge(json.as_str().len(), record, stream).await?;
+                if !stream.is_heard() {
+                    return Ok(());
+                }
+                self.flush(record, stream).await?;
+                let bytes = json.as_str().len();
+                let redaction = self.redaction.clone();
+                let shown = self.deadline.run(bytes > LARGE_TEXT_BYTES, move || {
+                    let masked = redaction.answer(json.as_str(), false);
+                    serde_json::from_str(masked.as_deref().unwrap_or(json.as_str())).ok()
+                });
+                match shown.await? {
+                    Some(shown) => Event::Shown(shown, bytes),
+                    None => return Ok(()),
+                }
+            }
             executor::Event::Chunk(part) => {
-                let Some(left) = self.left.checked_sub(part.as_str().len() as u64) else {
-                    self.flush(record, stream).await?;
-                    return Err(output::over_limit(Limit::OutputBytes, self.allowed));
-                };
-                self.left = left;
+                self.charge(part.as_str().len(), record, stream).await?;
                 let is_long = part.as_str().len() > LARGE_TEXT_BYTES;
                 let text = match part.string() {
                     _ if !stream.is_heard() => return Ok(()),
@@ -97,7 +110,24 @@ impl StreamedAnswer {
                 }
                 Event::Part(shown)
             }
-        });
+        };
+        stream.push(event);
+        Ok(())
+    }
+
+    async fn charge(
+        &mut self,
+        bytes: usize,
+        record: &mut CallRecord,
+        stream: &mut EventStream,
+    ) -> Result<(), Fault> {
+        match self.left.checked_sub(bytes as u64) {
+            Some(left) => self.left = left,
+            None => {
+                self.flush(record, stream).await?;
+                return Err(output::over_limit(Limit::OutputBytes, self.allowed));
+            }
+        }
         Ok(())
     }
 

@@ -11,6 +11,7 @@ mod lists;
 pub mod mcp;
 mod names;
 mod patience;
+pub mod responses;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::os::fd::BorrowedFd;

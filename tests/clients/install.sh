@@ -15,6 +15,12 @@ if [ ! -x "$folder/schemathesis/bin/schemathesis" ]; then
     python3 -m venv "$folder/schemathesis"
     "$folder/schemathesis/bin/pip" install --quiet schemathesis==4.32.5
 fi
+# Clients of the Responses API.
+[ -d "$folder/openai/node_modules" ] || npm_into openai openai@6.49.0
+if [ ! -x "$folder/openai-python/bin/python" ]; then
+    python3 -m venv "$folder/openai-python"
+    "$folder/openai-python/bin/pip" install --quiet openai==3.57.0
+fi
 [ "${2:-}" = all ] || exit 0
 
 [ -d "$folder/inspector/node_modules" ] || npm_into inspector @modelcontextprotocol/inspector@2.12.0

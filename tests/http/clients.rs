@@ -7,7 +7,7 @@ use super::mcp::of_function;
 use super::served;
 use crate::prelude::*;
 
-fn installed() -> Option<PathBuf> {
+pub fn installed() -> Option<PathBuf> {
     let folder = std::env::var_os("TOOLHOST_TEST_MCP").map(PathBuf::from);
     if folder.is_none() {
         skipped(

@@ -6,7 +6,7 @@ mod approvals;
 mod batch;
 mod callers;
 pub mod calls;
-mod clients;
+pub mod clients;
 mod hostile;
 pub mod mcp;
 mod mcp_bounds;

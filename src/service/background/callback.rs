@@ -236,7 +236,8 @@ impl Background {
         let body = message(job, result.as_deref());
         let headers = sign(&key, &callback.event, Timestamp::now().as_second(), &body)
             .map_err(|e| delivery_fault("its message cannot be made", e.to_string()))?;
-        match egress::post(&dialler, &url, headers, body.into()).await {
+        let posted = egress::post(&dialler, &url, headers, body.into()).await;
+        match posted.map(|posted| posted.answer.status()) {
             Ok(status) if status.is_success() => Ok(()),
             Ok(status) => {
                 let also = if status.is_redirection() {

@@ -167,7 +167,7 @@ impl CollectorClient {
             proxy: None,
         };
         let (head, body) = request.into_parts();
-        let status = egress::post(&dialler, &self.url, head.headers, body)
+        let posted = egress::post(&dialler, &self.url, head.headers, body)
             .await
             .map_err(|unsent| match unsent {
                 PostError::Refused(refusal) => refusal
@@ -177,7 +177,7 @@ impl CollectorClient {
             })?;
         // Only the status of its answer is looked at.
         let mut answer = Response::new(Bytes::new());
-        *answer.status_mut() = status;
+        *answer.status_mut() = posted.answer.status();
         Ok(answer)
     }
 }

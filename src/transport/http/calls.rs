@@ -3,6 +3,7 @@
 
 use super::reply::{self, Begun, Events, Recipient, Refusal, Response, malformed};
 use super::request::{self, KnownRequest, Start};
+use super::server::Server;
 use super::{background, body, tools};
 use crate::base::json::{self, Object};
 use crate::base::semaphore::Permit;
@@ -26,6 +27,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use std::io::Write;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc::Receiver;
 use tokio::task::JoinSet;
@@ -362,7 +364,7 @@ struct BatchCall {
 }
 
 /// A whole number. JSON Schema allows 8.0, too.
-fn whole<'de, D: Deserializer<'de>, N: TryFrom<u64>>(from: D) -> Result<Option<N>, D::Error> {
+pub fn whole<'de, D: Deserializer<'de>, N: TryFrom<u64>>(from: D) -> Result<Option<N>, D::Error> {
     let given = Option::<Value>::deserialize(from)?;
     given
         .map(|given| {
@@ -459,15 +461,17 @@ fn begin_batch(
         (request, if hidden { Show::Result } else { Show::All })
     };
     let calls: Vec<_> = batch.calls.into_iter().map(&mut request).collect();
+    let at_once = batch.at_once.unwrap_or(service::CONCURRENCY);
+    speakers(server, calls, at_once)
+}
+
+/// Begins calls, each of which ends where the server must end.
+pub fn speakers(server: &Arc<Server>, calls: Vec<(CallRequest, Show)>, at_once: usize) -> Speakers {
     let server = server.clone();
-    Speakers::new(
-        calls,
-        batch.at_once.unwrap_or(service::CONCURRENCY),
-        move |request, sink| {
-            let server = server.clone();
-            async move { request::run(&server, request, sink).await }
-        },
-    )
+    Speakers::new(calls, at_once, move |request, sink| {
+        let server = server.clone();
+        async move { request::run(&server, request, sink).await }
+    })
 }
 
 fn parse_batch(body: &str) -> Result<BatchBody, Refusal> {
@@ -475,8 +479,14 @@ fn parse_batch(body: &str) -> Result<BatchBody, Refusal> {
     let Object(mut batch) = serde_json::from_str::<Object<BatchBody>>(document.as_str())
         .map_err(|error| Refusal::unreadable(malformed(BATCH_SHAPE).details(error.to_string())))?;
     batch.user = service::label(batch.user).map_err(Refusal::unreadable)?;
-    match (batch.calls.len(), batch.at_once) {
-        (1..=MAX_CALLS, None | Some(1..=MAX_CALLS)) => Ok(batch),
+    check_bounds(batch.calls.len(), batch.at_once)?;
+    Ok(batch)
+}
+
+/// Refuses too many calls of one request, and none.
+pub fn check_bounds(calls: usize, at_once: Option<usize>) -> Result<(), Refusal> {
+    match (calls, at_once) {
+        (1..=MAX_CALLS, None | Some(1..=MAX_CALLS)) => Ok(()),
         (1..=MAX_CALLS, _) => Err(Refusal::malformed(format!(
             "atOnce must be 1 to {MAX_CALLS}."
         ))),

@@ -14,12 +14,15 @@ mod gate;
 mod head;
 mod jwt;
 mod listen;
+mod model_runs;
 mod offered;
 mod peer;
 mod reply;
 mod request;
+mod responses;
 mod runs;
 mod server;
+mod stored;
 mod tokens;
 mod tools;
 
@@ -37,6 +40,7 @@ use crate::transport;
 use crate::transport::announced::Announcements;
 use crate::transport::broker::Brokers;
 use crate::transport::lists::Lists;
+use crate::transport::responses::ModelServer;
 use axum::Router;
 use axum::extract::State;
 use axum::routing::{get, post};
@@ -68,6 +72,8 @@ pub struct Options {
     pub brokers: Arc<Brokers>,
     /// What other hosts announce.
     pub announced: Arc<Announcements>,
+    /// The model server of `/v1/responses`.
+    pub model: Option<Arc<ModelServer>>,
 }
 
 /// Refuses an address that others can reach unless everybody must present a token, over TLS or with
@@ -112,6 +118,7 @@ pub async fn serve(
         tls,
         brokers,
         announced,
+        model,
     } = options;
     let server = Arc::new(Server {
         mcp: transport::mcp::StreamableHttp::new(
@@ -127,6 +134,8 @@ pub async fn serve(
         tls,
         brokers,
         announced,
+        model,
+        responses: Default::default(),
         kernel: SocketDiag::default(),
         warnings: server::Warnings::new(),
         crowd: ConnectionLimiter::new(connection::MAX_CONNECTIONS),
@@ -222,6 +231,13 @@ fn router() -> Router<Arc<Server>> {
         .route("/v1/runs/{run}", get(runs::one).delete(runs::delete))
         .route("/v1/runs/{run}/cancel", post(runs::cancel))
         .route("/v1/runs/{run}/submit_tool_outputs", post(runs::submit))
+        .route("/v1/responses", post(model_runs::create))
+        .route(
+            "/v1/responses/{response}",
+            get(model_runs::one).delete(model_runs::delete),
+        )
+        .route("/v1/responses/{response}/cancel", post(model_runs::cancel))
+        .route("/v1/tool-batches", post(responses::tool_batch))
         .route("/v1/calls/{call}/interrupt", post(background::interrupt))
         .route("/v1/artifacts", get(artifacts::list))
         .route("/v1/artifacts/{id}", get(artifacts::one))

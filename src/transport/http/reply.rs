@@ -309,11 +309,17 @@ impl Events {
         let _ = self.0.send(bytes.into()).await;
     }
 
+    /// Sends the end of a stream of the Responses API.
+    pub async fn done(&self) {
+        let _ = self.0.send("data: [DONE]\n\n".into()).await;
+    }
+
     /// Sends an event of a call; `call`: which of several.
     pub async fn tell(&self, event: &Event, call: Option<&str>) {
         let (name, mut data) = match event {
             Event::Log(line) => ("log", json!({ "line": line })),
             Event::Part(text) => ("chunk", json!({ "text": text })),
+            Event::Shown(shown, _) => ("event", json!({ "event": shown })),
             Event::Message(level, line) => ("log", json!({ "level": level, "line": line })),
             Event::Progress(progress) => ("progress", json!(progress)),
             Event::Preparing(text) => ("progress", json!({ "message": text })),

@@ -5,6 +5,7 @@ use super::crowd::{ConnectionLimiter, ConnectionSlot};
 use super::offered::OfferedTools;
 use super::peer::SocketDiag;
 use super::reply::{Begun, Refusal};
+use super::stored::StoredResponses;
 use crate::base::lock;
 use crate::base::semaphore::{FairSemaphore, Permit};
 use crate::fault::{Fault, Kind};
@@ -14,6 +15,7 @@ use crate::transport;
 use crate::transport::announced::Announcements;
 use crate::transport::broker::Brokers;
 use crate::transport::lists::Lists;
+use crate::transport::responses::ModelServer;
 use http::StatusCode;
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -40,6 +42,8 @@ pub struct Server {
     pub tls: Option<TlsAcceptor>,
     pub brokers: Arc<Brokers>,
     pub announced: Arc<Announcements>,
+    pub model: Option<Arc<ModelServer>>,
+    pub responses: StoredResponses,
     pub mcp: transport::mcp::StreamableHttp,
     pub lists: Lists<OfferedTools>,
     pub kernel: SocketDiag,

@@ -839,7 +839,7 @@ impl Notifier {
             Event::Message(level, text) => self.message(level, json!(text)).await,
             Event::Preparing(text) => self.message(Level::Info, json!(text)).await,
             // The outcome contains the log and all parts.
-            Event::Log(_) | Event::Part(_) => {}
+            Event::Log(_) | Event::Part(_) | Event::Shown(..) => {}
         }
     }
 

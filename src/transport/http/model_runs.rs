@@ -1,0 +1,616 @@
+//! `POST /v1/responses`: a model of the operator's server, with the tools of this host. The calls of
+//! each of its turns run here, for the caller, like those of any batch.
+
+use super::body;
+use super::gate::parameter;
+use super::offered::OfferedTools;
+use super::reply::{self, Refusal, Response, malformed};
+use super::request::{KnownRequest, Start, wants_events};
+use super::responses::{Output, Planned, Reader, head, speak};
+use super::stored::Stored;
+use super::tools::ToolNames;
+use crate::base::json::Object;
+use crate::base::semaphore::Permit;
+use crate::fault::{Fault, Kind};
+use crate::registry::Tool;
+use crate::service::{self, Charged, ClientRuns, OwnTools, RateCharge, StageEvent, output};
+use crate::transport::export::{self, Format};
+use crate::transport::names::Names;
+use crate::transport::responses::{
+    Answering, Conversation, Ended, Finish, Message, ModelCall, ModelServer, ModelTurn,
+    ResponseStatus, Stream, Telling, ToolCall,
+};
+use axum::body::Body;
+use axum::extract::Path;
+use http::{StatusCode, Uri};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::{Map, Value, json};
+use std::sync::Arc;
+use tokio::time::Instant;
+
+const LOST: &str = "The turn of the model was lost.";
+/// The label of this host's own tools in `tools`.
+const LABEL: &str = "toolhost";
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RunRequest {
+    model: String,
+    input: Value,
+    instructions: Option<String>,
+    #[serde(default)]
+    tools: Vec<Value>,
+    tool_choice: Option<Value>,
+    parallel_tool_calls: Option<bool>,
+    stream: Option<bool>,
+    store: Option<bool>,
+    previous_response_id: Option<String>,
+    background: Option<bool>,
+    temperature: Option<f64>,
+    top_p: Option<f64>,
+    max_output_tokens: Option<u64>,
+    text: Option<Value>,
+    metadata: Option<Map<String, Value>>,
+    /// The user to call for.
+    user: Option<String>,
+    // What clients send by themselves, and what changes nothing here.
+    #[serde(rename = "include")]
+    _include: Option<IgnoredAny>,
+    #[serde(rename = "truncation")]
+    _truncation: Option<IgnoredAny>,
+    #[serde(rename = "reasoning")]
+    _reasoning: Option<IgnoredAny>,
+    #[serde(rename = "service_tier")]
+    _tier: Option<IgnoredAny>,
+    #[serde(rename = "prompt_cache_key")]
+    _cache_key: Option<IgnoredAny>,
+    #[serde(rename = "safety_identifier")]
+    _safety: Option<IgnoredAny>,
+    #[serde(rename = "stream_options")]
+    _stream_options: Option<IgnoredAny>,
+}
+
+impl RunRequest {
+    /// The members of its response that stay as they are.
+    fn head(&self, label: Option<&str>) -> Value {
+        let mut head = head(&self.model);
+        for (member, value) in [
+            ("instructions", json!(self.instructions)),
+            ("metadata", json!(self.metadata.clone().unwrap_or_default())),
+            ("tools", json!(self.tools)),
+            ("max_output_tokens", json!(self.max_output_tokens)),
+            ("user", json!(label)),
+            ("store", json!(self.store == Some(true))),
+            ("previous_response_id", json!(self.previous_response_id)),
+            (
+                "tool_choice",
+                self.tool_choice.clone().unwrap_or(json!("auto")),
+            ),
+            ("text", self.text.clone().unwrap_or(head["text"].clone())),
+            ("temperature", json!(self.temperature.unwrap_or(1.0))),
+            ("top_p", json!(self.top_p.unwrap_or(1.0))),
+            (
+                "parallel_tool_calls",
+                json!(self.parallel_tool_calls.unwrap_or(true)),
+            ),
+        ] {
+            head[member] = value;
+        }
+        head
+    }
+}
+
+/// `POST /v1/responses`.
+pub async fn create(known: KnownRequest, body: Body) -> Result<Response, Refusal> {
+    let start = known.start()?;
+    let received = match body::read(&start.known, "", body, |_| true).await {
+        Ok(received) => received,
+        Err(refusal) => return Ok(start.refuse("", refusal).await),
+    };
+    let run = match body::parse(&start.known, received.text, parse).await {
+        Ok(request) => Run::new(&start, request),
+        Err(refusal) => Err(refusal),
+    };
+    let run = match run {
+        Ok(run) => run,
+        Err(refusal) => return Ok(start.refuse("", refusal).await),
+    };
+    let kept = received.charged;
+    let wants_stream = run.request.stream == Some(true) || wants_events(&start.known.headers);
+    if run.request.store == Some(true) {
+        return Ok(match detach(start, run, kept).await? {
+            stored if wants_stream => reply::events(async move |to| stored.replay(0, &to).await),
+            stored => reply::json(StatusCode::OK, &stored.ended().await),
+        });
+    }
+    if wants_stream {
+        return Ok(reply::events(async move |to| {
+            let to = Output::Stream(to);
+            run.run(&start, &to).await;
+            to.done().await;
+            drop((start, kept));
+        }));
+    }
+    let response = run.run(&start, &Output::Whole).await;
+    Ok(reply::json(StatusCode::OK, &response))
+}
+
+/// Runs a response that is stored, which goes on without its client.
+async fn detach(start: Start, run: Run, kept: Charged) -> Result<Arc<Stored>, Refusal> {
+    let server = start.known.server.clone();
+    let background = &server.background;
+    let owner = background.owner(&start.known.caller, run.label.as_deref())?;
+    let stored = Stored::new(owner, run.items.clone(), run.stream.response());
+    let stored = Arc::new(stored);
+    server.responses.begin(stored.clone())?;
+    let running = stored.clone();
+    tokio::spawn(async move {
+        let to = Output::Stored(running.clone(), server.clone());
+        let ended = tokio::spawn(async move {
+            run.run(&start, &to).await;
+            drop((start, kept));
+        });
+        if ended.await.is_err() {
+            server.responses.lose(&running);
+        }
+    });
+    Ok(stored)
+}
+
+fn parse(body: &str) -> Result<RunRequest, Refusal> {
+    let document = body::document(body)?;
+    let Object(request) =
+        serde_json::from_str::<Object<RunRequest>>(document.as_str()).map_err(|error| {
+            let words = "The body is not a request for a response.";
+            Refusal::unreadable(malformed(words).details(error.to_string()))
+        })?;
+    if request.background == Some(true) {
+        let words = "background: leave it out; a response with \"store\": true goes on without \
+            its client.";
+        return Err(Refusal::malformed(words));
+    }
+    Ok(request)
+}
+
+/// One run of a model.
+struct Run {
+    request: RunRequest,
+    model: Arc<ModelServer>,
+    label: Option<String>,
+    /// What the model is offered: the tools of this host, by their names, and those that the
+    /// request brought.
+    offered: Vec<String>,
+    own: OwnTools,
+    tools: Vec<Value>,
+    /// All that was said before, as items.
+    items: Vec<Value>,
+    conversation: Conversation,
+    stream: Stream,
+    /// The turn that the model answers now, and what it says.
+    answering: Option<Answering>,
+    message: Option<Message>,
+    reader: Reader,
+    input_tokens: u64,
+    output_tokens: u64,
+    _place: Permit,
+}
+
+impl Run {
+    fn new(start: &Start, mut request: RunRequest) -> Result<Run, Refusal> {
+        let known = &start.known;
+        let model = known.server.model.clone().ok_or_else(|| {
+            let words = "This host has no model: [model] of its configuration names one. POST \
+                /v1/tool-batches makes the calls of a model that is elsewhere.";
+            Refusal::from(Fault::new(Kind::CapabilityError, words))
+        })?;
+        if !model.settings.names.contains(&request.model) {
+            let names = model.settings.names.join(", ");
+            return Err(Refusal::malformed(format!("model: this host has {names}.")));
+        }
+        let label = service::label(request.user.take()).map_err(Refusal::unreadable)?;
+        let service = &known.server.service;
+        let who = service.catalog.who(&known.caller, label.as_deref());
+        let make = || OfferedTools::new(service, &who);
+        let all = known.server.lists.find(service, &who, make);
+        let (narrowed, brought) = narrowed(&request.tools)?;
+        let taken = ToolNames::new(known, label.as_deref()).taken();
+        let is_taken = |name: &str| taken.id(name).is_some();
+        let own = OwnTools::read(&brought, is_taken).map_err(Refusal::unreadable)?;
+        let mut tools = chat_tools(&listed(&all, narrowed.as_deref()), &all.names);
+        let offered = tools
+            .iter()
+            .filter_map(|tool| Some(tool["function"]["name"].as_str()?.to_owned()));
+        let offered = offered.collect();
+        let brought: Vec<_> = own.iter().cloned().collect();
+        tools.extend(chat_tools(&brought, &export::names(&brought)));
+        let name_of = |id: &str| all.names.name(id).unwrap_or_else(|| id.to_owned());
+        let items = items(known, label.as_deref(), &mut request)?;
+        let instructions = request.instructions.as_deref();
+        let conversation =
+            Conversation::read(instructions, &items, name_of).map_err(Refusal::unreadable)?;
+        model.check_hour(&known.caller.user)?;
+        Ok(Run {
+            _place: model.enter(&known.caller.user)?,
+            reader: Reader::new(start.recipient(label.clone())),
+            stream: Stream::new(request.head(label.as_deref())),
+            answering: None,
+            message: None,
+            items,
+            request,
+            model,
+            label,
+            offered,
+            own,
+            tools,
+            conversation,
+            input_tokens: 0,
+            output_tokens: 0,
+        })
+    }
+
+    /// Runs to the end, whatever the model does.
+    async fn run(mut self, start: &Start, to: &Output) -> Value {
+        let bounds = self.model.settings.bounds;
+        let until = Instant::now() + bounds.time;
+        let ended = tokio::select! {
+            ended = self.turns(start, to) => ended,
+            () = tokio::time::sleep_until(until) => {
+                let words = format!("The run took more than {} s.", bounds.time.as_secs());
+                Err(Fault::new(Kind::TimeoutError, words))
+            }
+            () = to.cancelled() => Err(output::cancelled()),
+            () = start.known.server.kill.cancelled() => Err(output::stopped()),
+        };
+        let status = ended.unwrap_or_else(|fault| {
+            let person = fault.person.as_deref().unwrap_or_default();
+            tracing::warn!(target: "toolhost::model", person, "{}", fault.message);
+            ResponseStatus::Failed {
+                code: fault.kind.to_string(),
+                message: fault.message,
+            }
+        });
+        if let Some(answering) = self.answering.take() {
+            let rest = answering.rest();
+            self.say(&rest, to).await;
+        }
+        if let Some(message) = self.message.take() {
+            message.break_off(&mut self.stream);
+        }
+        self.stream.break_off();
+        let usage = json!({"input_tokens": self.input_tokens, "output_tokens": self.output_tokens,
+            "total_tokens": self.input_tokens.saturating_add(self.output_tokens),
+            "input_tokens_details": {"cached_tokens": 0},
+            "output_tokens_details": {"reasoning_tokens": 0}});
+        self.stream.end(status, json!({ "usage": usage }));
+        to.send(&mut self.stream).await;
+        self.stream.response().clone()
+    }
+
+    /// Turns of the model, until one asks for no call that runs here.
+    async fn turns(&mut self, start: &Start, to: &Output) -> Result<ResponseStatus, Fault> {
+        let steps = self.model.settings.bounds.steps;
+        for step in 0..steps {
+            let turn = self.model_turn(start, step == 0, to).await?;
+            match turn.finish {
+                Finish::Length => return Ok(ResponseStatus::Incomplete("max_output_tokens")),
+                Finish::Filtered => return Ok(ResponseStatus::Incomplete("content_filter")),
+                Finish::Stop if turn.calls.is_empty() => return Ok(ResponseStatus::Completed),
+                Finish::Stop => {}
+            }
+            let ended = self.calls(start, turn.calls, to).await;
+            let is_over = |(call, ended): &(ToolCall, Ended)| {
+                ended.client.is_some() || (call.is_final && ended.is_success)
+            };
+            if ended.iter().any(is_over) {
+                return Ok(ResponseStatus::Completed);
+            }
+            let ended: Vec<(ModelCall, String)> = ended
+                .into_iter()
+                .map(|(call, ended)| {
+                    let call_id = call.call_id;
+                    let (name, arguments) = (call.name, call.arguments);
+                    let call = ModelCall {
+                        id: call_id,
+                        name,
+                        arguments,
+                    };
+                    (call, ended.text())
+                })
+                .collect();
+            self.conversation.add_calls(&turn.text, &ended);
+        }
+        let words = format!("The model asked for more than {steps} turns.");
+        Err(Fault::new(Kind::ResourceLimitError, words))
+    }
+
+    /// One turn of the model; its text is told as it comes.
+    async fn model_turn(
+        &mut self,
+        start: &Start,
+        is_first: bool,
+        to: &Output,
+    ) -> Result<ModelTurn, Fault> {
+        let principal = &start.known.caller.user;
+        self.model.check_hour(principal)?;
+        let tokens = self.model.settings.bounds.tokens;
+        let spent = self.input_tokens.saturating_add(self.output_tokens);
+        let left = tokens.saturating_sub(spent);
+        if left == 0 {
+            let words = format!("The run used more than {tokens} tokens.");
+            return Err(Fault::new(Kind::ResourceLimitError, words));
+        }
+        let model = self.model.clone();
+        to.send(&mut self.stream).await;
+        let answering = model.ask(principal, self.body(is_first, left)).await?;
+        self.answering = Some(answering);
+        while let Some(answering) = &mut self.answering
+            && let Some(text) = answering.next().await?
+        {
+            self.say(&text, to).await;
+        }
+        let answering = self.answering.as_mut();
+        let answering = answering.ok_or_else(|| Fault::new(Kind::InternalError, LOST))?;
+        let (turn, last) = answering.finish().await?;
+        self.answering = None;
+        self.say(&last, to).await;
+        if let Some(message) = self.message.take() {
+            message.end(&mut self.stream);
+        }
+        let usage = turn.usage.unwrap_or_default();
+        self.input_tokens = self.input_tokens.saturating_add(usage.input);
+        // It was asked for no more than were left.
+        let output = usage.output.min(left);
+        self.output_tokens = self.output_tokens.saturating_add(output);
+        model.spend(principal, usage.input.saturating_add(output));
+        self.reader.keep(turn.text.len())?;
+        to.send(&mut self.stream).await;
+        Ok(turn)
+    }
+
+    async fn say(&mut self, text: &str, to: &Output) {
+        if text.is_empty() {
+            return;
+        }
+        let message = self.message.get_or_insert_with(|| {
+            let id: String = service::new_id().replace('-', "");
+            Message::begin(format!("msg_{id}"), &mut self.stream)
+        });
+        message.say(text, &mut self.stream);
+        to.send(&mut self.stream).await;
+    }
+
+    /// The request to the server. `left`: tokens of the run.
+    fn body(&self, is_first: bool, left: u64) -> String {
+        let request = &self.request;
+        let mut body = json!({"model": request.model, "messages": self.conversation.messages(),
+            "stream": true, "stream_options": {"include_usage": true}});
+        let most = request.max_output_tokens.unwrap_or(left).min(left);
+        body["max_completion_tokens"] = json!(most);
+        if !self.tools.is_empty() {
+            body["tools"] = json!(self.tools);
+            // What is forced is forced once: a model could never answer else.
+            let choice = request.tool_choice.as_ref().filter(|_| is_first);
+            body["tool_choice"] = choice.map_or(json!("auto"), chat_choice);
+        }
+        let format = request
+            .text
+            .as_ref()
+            .and_then(|text| chat_format(&text["format"]));
+        let optional = [
+            ("temperature", request.temperature.map(Value::from)),
+            ("top_p", request.top_p.map(Value::from)),
+            (
+                "parallel_tool_calls",
+                request.parallel_tool_calls.map(Value::from),
+            ),
+            ("response_format", format),
+        ];
+        for (member, value) in optional {
+            if let Some(value) = value {
+                body[member] = value;
+            }
+        }
+        body.to_string()
+    }
+
+    /// Runs the calls of a turn, all at once, and tells them.
+    async fn calls(
+        &mut self,
+        start: &Start,
+        calls: Vec<ModelCall>,
+        to: &Output,
+    ) -> Vec<(ToolCall, Ended)> {
+        let planned = calls.into_iter().map(|call| self.planned(call)).collect();
+        let at_once = match self.request.parallel_tool_calls {
+            Some(false) => 1,
+            _ => service::CONCURRENCY,
+        };
+        let charged: Charged = RateCharge::Due.into();
+        let (mut speakers, calls) = speak(start, self.label.as_deref(), planned, at_once, charged);
+        let mut telling = Telling::new(calls);
+        while let Some(StageEvent { call, stage }) = speakers.next().await {
+            telling.step(&call, self.reader.step(stage).await, &mut self.stream);
+            to.send(&mut self.stream).await;
+        }
+        let ended = telling.finish(&mut self.stream);
+        to.send(&mut self.stream).await;
+        ended
+    }
+
+    /// A call of the model, under an id of this host: models repeat theirs.
+    fn planned(&self, call: ModelCall) -> Planned {
+        let is_own = self.own.find(&call.name).is_some();
+        let is_offered = is_own || self.offered.contains(&call.name);
+        let unknown = "The model was offered no tool of this name.";
+        let runs = if is_offered {
+            self.own.runs(&call.name)
+        } else {
+            ClientRuns::Nothing
+        };
+        Planned {
+            refused: (!is_offered).then(|| Fault::new(Kind::ToolNotFoundError, unknown)),
+            client_runs: runs,
+            call: ToolCall {
+                name: call.name,
+                arguments: call.arguments,
+                ..ToolCall::default()
+            },
+        }
+    }
+}
+
+/// What was said before: the items of the response that this one continues, and its input.
+fn items(
+    known: &KnownRequest,
+    label: Option<&str>,
+    request: &mut RunRequest,
+) -> Result<Vec<Value>, Refusal> {
+    let mut items = Vec::new();
+    if let Some(id) = &request.previous_response_id {
+        let owner = known.server.background.owner(&known.caller, label)?;
+        items = known
+            .server
+            .responses
+            .items_of(&owner, id)
+            .map_err(Refusal::unreadable)?;
+    }
+    match request.input.take() {
+        Value::String(text) => items.push(json!({"role": "user", "content": text})),
+        Value::Array(more) => items.extend(more),
+        _ => {
+            return Err(Refusal::malformed(
+                "input: must be a text or a list of items.",
+            ));
+        }
+    }
+    Ok(items)
+}
+
+/// The offered tools of this host, as far as they are asked for. `only`: ids or names.
+fn listed(all: &OfferedTools, only: Option<&[String]>) -> Vec<Arc<Tool>> {
+    let is_asked = |tool: &&Arc<Tool>| {
+        let id = &tool.manifest.id;
+        let name = all.names.name(id).unwrap_or_default();
+        only.is_none_or(|only| only.contains(id) || only.contains(&name))
+    };
+    all.tools.iter().filter(is_asked).cloned().collect()
+}
+
+fn chat_tools(tools: &[Arc<Tool>], names: &Names) -> Vec<Value> {
+    match export::tools(tools, names, Format::OpenAi) {
+        Value::Array(tools) => tools,
+        _ => Vec::new(),
+    }
+}
+
+/// Which of this host's tools are asked for (`None`: all), and the tools that the request brings.
+fn narrowed(tools: &[Value]) -> Result<(Option<Vec<String>>, Vec<Value>), Refusal> {
+    let mut only = None;
+    let mut brought = Vec::new();
+    for (at, tool) in tools.iter().enumerate() {
+        if tool["type"] != "mcp" {
+            brought.push(tool.clone());
+            continue;
+        }
+        let names = &tool["allowed_tools"];
+        let names = names.get("tool_names").unwrap_or(names);
+        let read = serde_json::from_value::<Option<Vec<String>>>(names.clone());
+        let (Ok(names), true) = (read, tool["server_label"] == LABEL) else {
+            return Err(Refusal::malformed(format!(
+                "tools[{at}]: the one MCP server here is {{\"type\": \"mcp\", \"server_label\": \
+                 \"{LABEL}\"}}, with allowed_tools, a list of names, to narrow its tools."
+            )));
+        };
+        if let Some(names) = names {
+            only.get_or_insert_with(Vec::new).extend(names);
+        }
+    }
+    Ok((only, brought))
+}
+
+fn chat_choice(choice: &Value) -> Value {
+    match (choice["type"].as_str(), choice["name"].as_str()) {
+        (Some("function" | "custom"), Some(name)) => {
+            json!({"type": "function", "function": {"name": name}})
+        }
+        _ => choice.clone(),
+    }
+}
+
+fn chat_format(format: &Value) -> Option<Value> {
+    match format["type"].as_str()? {
+        "json_schema" => {
+            let mut schema = format.clone();
+            schema.as_object_mut()?.remove("type");
+            Some(json!({"type": "json_schema", "json_schema": schema}))
+        }
+        "json_object" => Some(json!({"type": "json_object"})),
+        _ => None,
+    }
+}
+
+/// Whose responses a request is about. `as`: for whom.
+fn found(known: &KnownRequest, id: &str, uri: &Uri) -> Result<Arc<Stored>, Refusal> {
+    let label = parameter(uri, "as");
+    let owner = known
+        .server
+        .background
+        .owner(&known.caller, label.as_deref())?;
+    known.server.responses.find(&owner, id).ok_or_else(|| {
+        let words = "There is no such response: it was not stored, or is gone.";
+        Refusal::new(StatusCode::NOT_FOUND, malformed(words))
+    })
+}
+
+/// `GET /v1/responses/{response}`; with `stream=true` its events, from the one after
+/// `starting_after` on.
+pub async fn one(
+    known: KnownRequest,
+    Path(id): Path<String>,
+    uri: Uri,
+) -> Result<Response, Refusal> {
+    let stored = found(&known, &id, &uri)?;
+    if parameter(&uri, "stream").as_deref() != Some("true") {
+        return Ok(reply::json(StatusCode::OK, &stored.response()));
+    }
+    let from = match parameter(&uri, "starting_after") {
+        None => 0,
+        Some(number) => number
+            .parse::<usize>()
+            .map_or(usize::MAX, |last| last.saturating_add(1)),
+    };
+    if from == usize::MAX {
+        return Err(Refusal::malformed(
+            "starting_after must be a sequence_number.",
+        ));
+    }
+    Ok(reply::events(async move |to| {
+        stored.replay(from, &to).await
+    }))
+}
+
+/// `POST /v1/responses/{response}/cancel`.
+pub async fn cancel(
+    known: KnownRequest,
+    Path(id): Path<String>,
+    uri: Uri,
+) -> Result<Response, Refusal> {
+    let stored = found(&known, &id, &uri)?;
+    stored.cancel.cancel();
+    Ok(reply::json(StatusCode::OK, &stored.ended().await))
+}
+
+/// `DELETE /v1/responses/{response}`.
+pub async fn delete(
+    known: KnownRequest,
+    Path(id): Path<String>,
+    uri: Uri,
+) -> Result<Response, Refusal> {
+    let stored = found(&known, &id, &uri)?;
+    stored.cancel.cancel();
+    stored.ended().await;
+    known.server.responses.remove(&id);
+    let deleted = json!({"id": id, "object": "response", "deleted": true});
+    Ok(reply::json(StatusCode::OK, &deleted))
+}

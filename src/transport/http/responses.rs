@@ -1,0 +1,388 @@
+//! `POST /v1/tool-batches`: the calls of one turn of a model, answered as the Responses API does.
+
+use super::body;
+use super::calls;
+use super::reply::{self, Events, Recipient, Refusal, Response};
+use super::request::{KnownRequest, Start, wants_events};
+use super::server::Server;
+use super::stored::Stored;
+use super::tools::ToolNames;
+use crate::base::json::Object;
+use crate::base::lock;
+use crate::base::semaphore::Permit;
+use crate::fault::Fault;
+use crate::quantity::LARGE_TEXT_BYTES;
+use crate::service::{
+    self, Arguments, CallRequest, Charged, ClientRuns, Event, OwnTools, Report, Show, Speakers,
+    Stage, StageEvent,
+};
+use crate::transport::responses::{
+    Ended, ResponseStatus, Step, Stream, Telling, ToolCall, function_output,
+};
+use axum::body::Body;
+use http::StatusCode;
+use jiff::Timestamp;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::{Map, Value, json};
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex};
+
+/// Longest id of a call, bytes.
+const MAX_CALL_ID_BYTES: usize = 256;
+/// The builtin tool whose code is shown as code.
+const RUN_CODE: &str = "core:run-code";
+const SHAPE: &str = "The body is {\"calls\": [{\"type\": \"function_call\", \"call_id\": …, \
+     \"name\": …, \"arguments\": …}, …], \"tools\": […], \"user\": …, \"atOnce\": …, \"stream\": …}, of which \
+     only the calls are required; a call may also have the form of Chat Completions.";
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct TurnBody {
+    calls: Vec<Object<TurnCall>>,
+    /// The user to call for.
+    user: Option<String>,
+    #[serde(default, deserialize_with = "calls::whole")]
+    at_once: Option<usize>,
+    /// Tools that the client itself runs, in the forms of model APIs.
+    #[serde(default)]
+    tools: Vec<Value>,
+    #[serde(default)]
+    stream: bool,
+}
+
+/// A call as a model asks for it: an item of the Responses API, or a call of Chat Completions.
+#[derive(Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+enum TurnCall {
+    FunctionCall {
+        call_id: String,
+        name: String,
+        arguments: String,
+        #[serde(rename = "id")]
+        _id: Option<IgnoredAny>,
+        #[serde(rename = "status")]
+        _status: Option<IgnoredAny>,
+        caller: Option<Value>,
+        namespace: Option<Value>,
+    },
+    Function {
+        id: String,
+        function: NamedFunction,
+    },
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NamedFunction {
+    name: String,
+    arguments: String,
+}
+
+impl From<TurnCall> for ToolCall {
+    fn from(call: TurnCall) -> ToolCall {
+        let (call_id, function, passed_on) = match call {
+            TurnCall::FunctionCall {
+                call_id,
+                name,
+                arguments,
+                caller,
+                namespace,
+                ..
+            } => {
+                let members = [("caller", caller), ("namespace", namespace)];
+                let members = members
+                    .into_iter()
+                    .filter_map(|(name, value)| Some((name.to_owned(), value?)));
+                (
+                    call_id,
+                    NamedFunction { name, arguments },
+                    members.collect(),
+                )
+            }
+            TurnCall::Function { id, function } => (id, function, Map::new()),
+        };
+        ToolCall {
+            call_id,
+            name: function.name,
+            arguments: function.arguments,
+            passed_on,
+            ..ToolCall::default()
+        }
+    }
+}
+
+/// `POST /v1/tool-batches`.
+pub async fn tool_batch(known: KnownRequest, body: Body) -> Result<Response, Refusal> {
+    let start = known.start()?;
+    let received = match body::read(&start.known, "", body, |_| true).await {
+        Ok(received) => received,
+        Err(refusal) => return Ok(start.refuse("", refusal).await),
+    };
+    let batch = match body::parse(&start.known, received.text, parse).await {
+        Ok(batch) => batch,
+        Err(refusal) => return Ok(start.refuse("", refusal).await),
+    };
+    // The arguments are kept until the end.
+    let body = received.charged.body.clone();
+    let wants_stream = batch.stream || wants_events(&start.known.headers);
+    let turn = match Turn::begin(&start, batch, received.charged) {
+        Ok(turn) => turn,
+        Err(fault) => return Ok(start.refuse("", Refusal::unreadable(fault)).await),
+    };
+    let begun = start.begun.clone();
+    if wants_stream {
+        return Ok(reply::events(async move |to| {
+            let to = Output::Stream(to);
+            turn.run(&to).await;
+            to.done().await;
+            drop((begun, body));
+        }));
+    }
+    let response = turn.run(&Output::Whole).await;
+    drop((begun, body));
+    Ok(reply::json(StatusCode::OK, &response))
+}
+
+/// How a response is answered.
+pub enum Output {
+    Stream(Events),
+    Whole,
+    Stored(Arc<Stored>, Arc<Server>),
+}
+
+impl Output {
+    /// Sends the events that were not sent yet.
+    pub async fn send(&self, stream: &mut Stream) {
+        match self {
+            Output::Stream(to) => {
+                for event in stream.take_events() {
+                    to.send(&event.name, &event.data).await;
+                }
+            }
+            Output::Whole => drop(stream.take_events()),
+            Output::Stored(stored, server) => server.responses.add(stored, stream),
+        }
+    }
+
+    /// Waits until its owner cancels it.
+    pub async fn cancelled(&self) {
+        match self {
+            Output::Stored(stored, _) => stored.cancel.cancelled().await,
+            Output::Stream(_) | Output::Whole => std::future::pending().await,
+        }
+    }
+
+    pub async fn done(&self) {
+        if let Output::Stream(to) = self {
+            to.done().await;
+        }
+    }
+}
+
+fn parse(body: &str) -> Result<Batch, Refusal> {
+    let document = body::document(body)?;
+    let Object(read) = serde_json::from_str::<Object<TurnBody>>(document.as_str())
+        .map_err(|error| Refusal::unreadable(reply::malformed(SHAPE).details(error.to_string())))?;
+    let calls: Vec<ToolCall> = read
+        .calls
+        .into_iter()
+        .map(|Object(call)| call.into())
+        .collect();
+    let mut seen = HashSet::new();
+    for (index, call) in calls.iter().enumerate() {
+        if !(1..=MAX_CALL_ID_BYTES).contains(&call.call_id.len()) || !seen.insert(&call.call_id) {
+            return Err(Refusal::malformed(format!(
+                "The id of calls[{index}] must be its own, with 1 to {MAX_CALL_ID_BYTES} bytes."
+            )));
+        }
+    }
+    calls::check_bounds(calls.len(), read.at_once)?;
+    Ok(Batch {
+        calls,
+        user: service::label(read.user).map_err(Refusal::unreadable)?,
+        at_once: read.at_once,
+        tools: read.tools,
+        stream: read.stream,
+    })
+}
+
+struct Batch {
+    calls: Vec<ToolCall>,
+    user: Option<String>,
+    at_once: Option<usize>,
+    tools: Vec<Value>,
+    stream: bool,
+}
+
+/// The calls of a turn that run.
+struct Turn {
+    speakers: Speakers,
+    calls: Vec<ToolCall>,
+    recipient: Recipient,
+}
+
+/// A call of a model, and how it is made.
+pub struct Planned {
+    pub call: ToolCall,
+    pub client_runs: ClientRuns,
+    /// Why it is not.
+    pub refused: Option<Fault>,
+}
+
+/// Begins the calls of a turn, and completes what is known of them.
+pub fn speak(
+    start: &Start,
+    label: Option<&str>,
+    calls: Vec<Planned>,
+    at_once: usize,
+    mut charged: Charged,
+) -> (Speakers, Vec<ToolCall>) {
+    let catalog = &start.known.server.service.catalog;
+    let names = ToolNames::new(&start.known, label);
+    let who = catalog.who(&start.known.caller, label);
+    let mut known = Vec::new();
+    let mut requests = Vec::new();
+    for planned in calls {
+        let mut call = planned.call;
+        call.tool = names.id(call.name.clone());
+        // The first call was counted with the body.
+        let rate = std::mem::take(&mut charged.rate);
+        let request = CallRequest {
+            label: label.map(str::to_owned),
+            client_runs: planned.client_runs,
+            refused: planned.refused,
+            charged: Charged {
+                rate,
+                ..charged.clone()
+            },
+            ..start.request(call.tool.clone(), Arguments::Text(call.arguments.clone()))
+        };
+        let tool = catalog.find(&who, &call.tool).ok();
+        let manifest = tool.as_ref().map(|tool| &tool.manifest);
+        call.id = request.id.clone().unwrap_or_default();
+        if call.call_id.is_empty() {
+            call.call_id = format!("call_{}", call.id.replace('-', ""));
+        }
+        call.is_final = manifest.is_some_and(|manifest| manifest.is_final);
+        call.code = code_of(&call);
+        let is_hidden = manifest.is_some_and(|manifest| manifest.hidden);
+        let show = if is_hidden { Show::Result } else { Show::All };
+        requests.push((request, show));
+        known.push(call);
+    }
+    let speakers = calls::speakers(&start.known.server, requests, at_once);
+    (speakers, known)
+}
+
+impl Turn {
+    fn begin(start: &Start, batch: Batch, charged: Charged) -> Result<Turn, Fault> {
+        let user = batch.user.as_deref();
+        let taken = ToolNames::new(&start.known, user).taken();
+        let own = OwnTools::read(&batch.tools, |name| taken.id(name).is_some())?;
+        let planned = batch.calls.into_iter().map(|call| Planned {
+            client_runs: own.runs(&call.name),
+            refused: None,
+            call,
+        });
+        let at_once = batch.at_once.unwrap_or(service::CONCURRENCY);
+        let (speakers, calls) = speak(start, user, planned.collect(), at_once, charged);
+        Ok(Turn {
+            speakers,
+            calls,
+            recipient: start.recipient(batch.user),
+        })
+    }
+
+    /// Runs the calls as one response.
+    async fn run(mut self, to: &Output) -> Value {
+        let mut stream = Stream::new(head("toolhost"));
+        to.send(&mut stream).await;
+        let reader = Reader::new(self.recipient);
+        let mut telling = Telling::new(self.calls);
+        while let Some(StageEvent { call, stage }) = self.speakers.next().await {
+            telling.step(&call, reader.step(stage).await, &mut stream);
+            to.send(&mut stream).await;
+        }
+        let ended = telling.finish(&mut stream);
+        let outputs: Vec<Value> = ended
+            .iter()
+            .filter(|(_, ended)| ended.client.is_none())
+            .map(|(call, ended)| function_output(call, ended))
+            .collect();
+        stream.end(
+            ResponseStatus::Completed,
+            json!({ "tool_outputs": outputs }),
+        );
+        to.send(&mut stream).await;
+        stream.response().clone()
+    }
+}
+
+/// The code in the arguments of a call, where its tool runs such.
+fn code_of(call: &ToolCall) -> Option<String> {
+    if call.tool.split('@').next() != Some(RUN_CODE) || call.arguments.len() > LARGE_TEXT_BYTES {
+        return None;
+    }
+    let arguments: Value = serde_json::from_str(&call.arguments).ok()?;
+    arguments["code"].as_str().map(str::to_owned)
+}
+
+/// Reads reports as their recipient may see them, and charges what is kept of them.
+pub struct Reader {
+    recipient: Recipient,
+    kept: Mutex<Vec<Permit>>,
+}
+
+impl Reader {
+    pub fn new(recipient: Recipient) -> Reader {
+        Reader {
+            recipient,
+            kept: Mutex::default(),
+        }
+    }
+
+    pub async fn step(&self, stage: Stage) -> Step {
+        match stage {
+            Stage::Prepare => Step::Begins,
+            Stage::Output(text) => Step::Part(text),
+            Stage::Processing(Event::Shown(shown, _)) => Step::Shown(shown),
+            Stage::Processing(_) => Step::Untold,
+            Stage::Completed(report) => Step::Ended(self.read(*report).await),
+        }
+    }
+
+    async fn read(&self, report: Report) -> Ended {
+        let tool = report.tool.clone();
+        let ended = Ended::of(self.recipient.view(report)).await;
+        match self.keep(ended.bytes()) {
+            Ok(()) => ended,
+            Err(full) => Ended::failed(&tool, &full),
+        }
+    }
+
+    /// Charges a text that is kept until the response ends.
+    pub fn keep(&self, bytes: usize) -> Result<(), Fault> {
+        let Recipient {
+            service, caller, ..
+        } = &self.recipient;
+        let permit = service.limiter.keep_text(&caller.user, bytes)?;
+        lock(&self.kept).push(permit);
+        Ok(())
+    }
+}
+
+/// The members of a response that stay as they are.
+pub fn head(model: &str) -> Value {
+    let id: String = service::new_id().replace('-', "");
+    // Every member that the schema of Open Responses requires.
+    json!({"id": format!("resp_{id}"), "created_at": Timestamp::now().as_second(),
+        "completed_at": null, "model": model, "error": null, "incomplete_details": null,
+        "instructions": null, "metadata": {}, "parallel_tool_calls": true,
+        "previous_response_id": null, "store": false, "background": false, "temperature": 1,
+        "top_p": 1, "presence_penalty": 0, "frequency_penalty": 0, "top_logprobs": 0,
+        "tool_choice": "auto", "tools": [], "truncation": "disabled",
+        "text": {"format": {"type": "text"}}, "reasoning": null, "user": null, "usage": null,
+        "max_output_tokens": null, "max_tool_calls": null, "service_tier": "default",
+        "safety_identifier": null, "prompt_cache_key": null})
+}

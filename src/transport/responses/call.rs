@@ -1,0 +1,23 @@
+//! A tool call of a model.
+
+use serde_json::{Map, Value};
+
+/// A call as its model asked for it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ToolCall {
+    /// The id of the call here.
+    pub id: String,
+    /// The id by which the model knows it.
+    pub call_id: String,
+    /// The name by which the model knows the tool, and the tool's id.
+    pub name: String,
+    pub tool: String,
+    /// JSON text, as the model wrote it.
+    pub arguments: String,
+    /// The code that the arguments hold, where the tool runs such.
+    pub code: Option<String>,
+    /// The tool's text is the answer to the person.
+    pub is_final: bool,
+    /// Members that come back as they are (`caller`, `namespace`).
+    pub passed_on: Map<String, Value>,
+}

@@ -1,0 +1,24 @@
+//! Calls as the Responses API shows them: one outcome as an item, as a step of a run and as what the
+//! model reads; and the stream of events by the rules of Open Responses.
+//!
+//! All of it is pure but `model`, which asks the operator's model server.
+
+mod call;
+mod chat;
+mod conversation;
+mod ended;
+mod items;
+mod model;
+mod stream;
+mod told;
+mod turn;
+
+pub use call::ToolCall;
+pub use chat::{Finish, ModelCall, ModelTurn};
+pub use conversation::Conversation;
+pub use ended::{Ended, Media};
+pub use items::{Kind, function_output, item, step_call};
+pub use model::{Answering, Bounds, ModelServer, ModelSettings};
+pub use stream::{ResponseStatus, Stream, StreamEvent};
+pub use told::{Message, Told};
+pub use turn::{Step, Telling};

@@ -404,7 +404,13 @@ fn descriptors_of_files_are_charged_to_their_principal() {
     let parts: Vec<_> = [("request", "", "{}")].into_iter().chain(files).collect();
     let whole = form(&parts);
     let calls = "/v1/tools/esc:copies/calls";
-    let held = || fs::read_dir(format!("/proc/{}/fd", web.child.id())).map_or(0, Iterator::count);
+    let held = || {
+        let all = fs::read_dir(format!("/proc/{}/fd", web.child.id())).unwrap();
+        let places = all.filter_map(|it| fs::read_link(it.ok()?.path()).ok());
+        places
+            .filter(|it| it.to_string_lossy().starts_with("/memfd:"))
+            .count()
+    };
     let before = held();
     let length = format!("Content-Length: {}", whole.len() + 1000);
     // Without its last boundary, a form goes on.
@@ -418,21 +424,23 @@ fn descriptors_of_files_are_charged_to_their_principal() {
             )
         })
         .collect();
-    let mut full = 0;
-    for mut stream in &open {
-        stream
-            .set_read_timeout(Some(Duration::from_millis(200)))
-            .unwrap();
-        let mut answer = [0; 12];
-        full += usize::from(stream.read_exact(&mut answer).is_ok() && answer == *b"HTTP/1.1 503");
-    }
+    // A refusal may be lost, where its connection is closed before all was read.
+    let is_refused = |stream: &&TcpStream| {
+        stream.set_nonblocking(true).unwrap();
+        let answer = stream.peek(&mut [0; 12]);
+        answer.map_or_else(|e| e.kind() != std::io::ErrorKind::WouldBlock, |_| true)
+    };
+    let refused = || open.iter().filter(is_refused).count();
+    wait_for("some are refused", || refused() >= 20);
+    std::thread::sleep(Duration::from_secs(1));
     // 33 parts of 64 KiB or more each, of 256 MiB.
-    assert!((20..150).contains(&full), "{full} of 150");
-    assert!(held() < before + 150 + 33 * 125, "{} descriptors", held());
+    assert!(refused() < 150, "{} of 150", refused());
+    assert!(held() < before + 33 * 125, "{} descriptors", held());
+    assert!(held() > before + 33, "the control: {}", held());
     let others = web.ask("POST", calls, &[&bob, FORM], &whole);
     assert_eq!(others.is(200, "none").json()["outputData"]["files"], 32);
     drop(open);
-    wait_for("nothing is kept", || held() <= before + 10);
+    wait_for("nothing is kept", || held() <= before);
     web.ask("POST", calls, &[&ann, FORM], &whole)
         .is(200, "none");
 }
@@ -527,4 +535,66 @@ fn a_batch_gives_its_tools_their_files_in_either_form() {
     let wrong = json!({"calls": [{"tool": "esc:one"}], "files": ["x"]});
     let reply = web.ask("POST", "/v1/calls", &[], &wrong.to_string());
     assert_eq!(reply.status, 400, "{reply:?}");
+}
+
+/// A picture is a link that resolves where files are stored, and stands in the answer where none are.
+#[test]
+fn pictures_are_links_or_stand_in_the_answer() {
+    let script =
+        "png = bytes.fromhex('89504e470d0a1a0a0000000d4948445200000001000000010802000000907753de')
+open('/tmp/call/output/plot.png', 'wb').write(png)
+open('/tmp/call/output/page.png', 'w').write('<html><script>x</script>')
+print(1)
+";
+    let png = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1Pe";
+    let playground = playground(&[("shows", script, json!({}))]);
+    let configs = [(1 << 20, true), (0, false)].map(|(bytes, is_stored)| {
+        let config = playground.path(&format!("state/{bytes}.toml"));
+        let text = format!("[artifacts]\nbytes_per_caller = {bytes}\n");
+        fs::write(&config, text).unwrap();
+        (config, is_stored)
+    });
+    playground.settle();
+    for (config, is_stored) in configs {
+        let with_config = |words: &[&str]| {
+            let mut command = playground.host();
+            command.arg("--config").arg(&config).args(words);
+            command
+        };
+        let serve = with_config(&["serve", "--http", "127.0.0.1:0"]);
+        let web = Web::run(serve, playground.who.uid()).unwrap();
+        let answer = web.call("esc:shows", &json!({"arguments": {}}), &[]);
+        let answer = answer.is(200, "none").json();
+        let of = |name: &str| {
+            let path = format!("output/{name}");
+            let mut all = answer["artifacts"].as_array().unwrap().iter();
+            all.find(|it| it["path"] == *path).unwrap().clone()
+        };
+        let (plot, page) = (of("plot.png"), of("page.png"));
+        let kept = (plot["published"].clone(), page["published"].clone());
+        assert_eq!(kept, (json!(is_stored), json!(is_stored)), "{answer}");
+        assert!(page["b64"].is_null(), "{answer}");
+        let listed = web.get("/v1/artifacts", &[]).json();
+        let listed = listed["artifacts"].as_array().unwrap().len();
+        if is_stored {
+            assert!(plot["b64"].is_null(), "{answer}");
+            let id = plot["id"].as_str().unwrap();
+            let link = web.get(&format!("/v1/artifacts/{id}"), &[]);
+            assert_eq!(link.header("content-type"), Some("image/png"));
+            assert_eq!(listed, 2);
+        } else {
+            assert_eq!((&plot["b64"], listed), (&json!(png), 0), "{answer}");
+            assert_eq!(plot["mediaType"], "image/png");
+        }
+        let mut server = Server::of(with_config(&[]));
+        let shown = server.called("esc__shows", json!({}));
+        let content = shown["result"]["content"].as_array().unwrap();
+        let pictures = content.iter().filter(|it| it["type"] == "image");
+        let pictures: Vec<_> = pictures.map(|it| it["data"].clone()).collect();
+        assert_eq!(pictures, [png], "{shown}");
+        let links = content.iter().filter(|it| it["type"] == "resource_link");
+        assert_eq!(links.count(), if is_stored { 2 } else { 0 }, "{shown}");
+    }
+    let left = fs::read_dir(playground.path("state/artifacts")).unwrap();
+    assert_eq!(left.count(), 0, "what was stored before is gone, too");
 }

@@ -230,6 +230,48 @@ fn a_script_is_told_of_its_call_only_if_its_manifest_requests_that() {
     }
 }
 
+/// A hundred calls at once: each sees its own id, user and file, and nothing of another.
+#[test]
+fn calls_at_once_see_only_their_own_context_and_files() {
+    let script = "import json, os
+context = json.loads(os.environ['TOOL_CONTEXT'])
+files = {name: open('/tmp/call/input/' + name).read() for name in os.listdir('/tmp/call/input')}
+print(json.dumps([context['callId'], context['user'], context['files'], files, os.environ.get('TRACEPARENT')]))
+";
+    let more =
+        json!({"execution": {"context": true, "timeoutMs": 120_000, "env": {"TRACEPARENT": ""}}});
+    let (playground, _) = playground(Who::ours(), script, more);
+    let limits =
+        "[files]\nread = [{ path = \"./**\", why = \"w\" }]\n[limits]\ntimeout_ms = 120_000\n";
+    playground.policy("slow", "esc:files", limits);
+    playground.settle();
+    let web = Web::start(&playground, &[]);
+    std::thread::scope(|scope| {
+        let web = &web;
+        for n in 0..100 {
+            scope.spawn(move || {
+                let (user, name, text) = (format!("u{n}"), format!("{n}.csv"), format!("of {n}"));
+                let trace = format!("{n:032x}", n = n + 1);
+                let header = format!("traceparent: 00-{trace}-00000000000000aa-01");
+                let request = json!({"arguments": {}, "user": user}).to_string();
+                let body = form(&[("request", "", &request), ("x", &name, &text)]);
+                let calls = "/v1/tools/esc:files/calls";
+                let reply = web.ask("POST", calls, &[FORM, &header], &body);
+                let reply = reply.is(200, "none").json();
+                let own = &reply["outputData"];
+                assert_eq!((&own[0], &own[1]), (&reply["id"], &json!(user)), "{reply}");
+                let listed = json!([{"name": name, "bytes": text.len()}]);
+                assert_eq!(
+                    (&own[2], &own[3]),
+                    (&listed, &json!({ &*name: text })),
+                    "{reply}"
+                );
+                assert!(own[4].as_str().unwrap().contains(&trace), "{reply}");
+            });
+        }
+    });
+}
+
 /// A form with these parts: name, file name, content.
 pub fn form(parts: &[(&str, &str, &str)]) -> String {
     let mut body = String::new();

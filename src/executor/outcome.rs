@@ -116,13 +116,21 @@ pub struct StoredFile {
     pub sha256: String,
 }
 
-impl StoredFile {
-    /// Whether clients show it as a picture. What can hold a script (SVG, HTML) is none.
-    pub fn is_picture(&self) -> bool {
-        let media_type = self.media_type.strip_prefix("image/");
-        media_type.is_some_and(|kind| ["png", "jpeg", "gif", "webp"].contains(&kind))
-    }
+/// Whether clients show this media type as a picture. What can hold a script (SVG, HTML) is none.
+pub fn is_picture(media_type: &str) -> bool {
+    let kind = media_type.strip_prefix("image/");
+    kind.is_some_and(|kind| ["png", "jpeg", "gif", "webp"].contains(&kind))
+}
 
+/// A picture that stands in the answer itself, where nothing is stored. `b64`: its content.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Inlined {
+    pub media_type: String,
+    pub b64: String,
+}
+
+impl StoredFile {
     /// Its address in MCP.
     pub fn uri(&self) -> String {
         format!("{SCHEME}{}", self.id)
@@ -148,6 +156,8 @@ pub struct Artifact {
     /// `None`: it did not go to the store.
     #[serde(flatten)]
     pub stored: Option<StoredFile>,
+    #[serde(flatten)]
+    pub inlined: Option<Inlined>,
 }
 
 impl Artifact {
@@ -160,6 +170,7 @@ impl Artifact {
             failed: false,
             over: None,
             stored: Some(file),
+            inlined: None,
         }
     }
 }

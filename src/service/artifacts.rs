@@ -9,10 +9,12 @@ use super::request::BroughtFile;
 use crate::base::lock;
 use crate::base::mask::{Finder, Search};
 use crate::base::store::{Content, ContentStore, Limits, RecordKind, Writer};
-use crate::executor::{Artifact, LeftFile, StoredFile};
+use crate::executor::{Artifact, Inlined, LeftFile, StoredFile, is_picture};
 use crate::fault::{Fault, Kind};
 use crate::policy::InputFile;
 use crate::quantity::{GIB, KIB};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read};
@@ -32,6 +34,7 @@ const ABANDONED: Duration = Duration::from_secs(3600);
 /// Most bytes of the pictures that an answer itself shows.
 const MAX_PICTURE_BYTES: u64 = 1024 * KIB;
 const UNSTORED: &str = "this host could not store it";
+const STORES_NOTHING: &str = "this host stores no files of calls";
 
 const CONTENT: RecordKind = RecordKind {
     mark: b"thfile1\n",
@@ -50,7 +53,8 @@ static KINDS: [RecordKind; 2] = [CONTENT, ENTRY];
 /// How much of artifacts is kept, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
-    /// Most bytes of one principal, under whatever names it acts. The oldest go first.
+    /// Most bytes of one principal, under whatever names it acts. The oldest go first. 0: nothing is
+    /// stored, and answers hold their small pictures.
     pub bytes: u64,
     pub age: Duration,
 }
@@ -231,6 +235,9 @@ impl Artifacts {
         let Some(opened) = self.opened().filter(|_| !received.is_empty()) else {
             return Vec::new();
         };
+        if self.retention.bytes == 0 {
+            return inline(received);
+        }
         let all: u64 = received.iter().map(|one| one.bytes).sum();
         let kept = received.into_iter().map(|one| {
             let name = one.name.clone();
@@ -259,7 +266,7 @@ impl Artifacts {
             let file = artifact.stored.clone()?;
             left = left
                 .checked_sub(artifact.bytes)
-                .filter(|_| file.is_picture())?;
+                .filter(|_| is_picture(&file.media_type))?;
             let content = opened.store.peek(&file.id, &CONTENT)?;
             Some(OpenArtifact { file, content })
         });
@@ -509,6 +516,27 @@ fn media_type(head: &[u8]) -> String {
     })
 }
 
+/// The small pictures among these stand in the answer. The others are gone.
+fn inline(received: Vec<Received>) -> Vec<Artifact> {
+    let mut left = MAX_PICTURE_BYTES;
+    let inlined = received.into_iter().map(|one| {
+        let rest = left.checked_sub(one.bytes);
+        let rest = rest.filter(|_| is_picture(&one.media_type));
+        let content = rest.and_then(|_| one.writer.read().ok());
+        left = rest.filter(|_| content.is_some()).unwrap_or(left);
+        Artifact {
+            dropped_because: Some(STORES_NOTHING.to_owned()),
+            failed: false,
+            inlined: content.map(|content| Inlined {
+                media_type: one.media_type,
+                b64: STANDARD.encode(content),
+            }),
+            ..unstored(&one.name, one.bytes)
+        }
+    });
+    inlined.collect()
+}
+
 fn unstored(name: &str, bytes: u64) -> Artifact {
     Artifact {
         path: format!("output/{name}"),
@@ -518,6 +546,7 @@ fn unstored(name: &str, bytes: u64) -> Artifact {
         failed: true,
         over: None,
         stored: None,
+        inlined: None,
     }
 }
 

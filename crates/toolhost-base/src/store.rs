@@ -138,6 +138,18 @@ impl Writer {
         Ok(())
     }
 
+    /// What was written until now.
+    pub fn read(&self) -> io::Result<Vec<u8>> {
+        let mut content = Vec::new();
+        let at = HEADER_BYTES;
+        let reader = Reader {
+            file: &self.file,
+            at,
+        };
+        reader.take(self.bytes).read_to_end(&mut content)?;
+        Ok(content)
+    }
+
     /// Gives the record its name.
     pub fn finish(mut self) -> io::Result<()> {
         self.file.write_all_at(self.kind.mark, 0)?;
@@ -270,7 +282,7 @@ impl ContentStore {
         let temporary = format!(".{key}.{}", uuid::Uuid::now_v7());
         let file = self
             .folder
-            .file(&temporary, OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL)?;
+            .file(&temporary, OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL)?;
         let folder = Arc::clone(&self.folder);
         let name = format!("{key}{}", kind.ending);
         Ok(Writer {

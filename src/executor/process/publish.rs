@@ -70,6 +70,7 @@ fn artifact(path: String, bytes: u64, why: Option<PublishRefusal>) -> Artifact {
         failed,
         over: None,
         stored: None,
+        inlined: None,
     }
 }
 

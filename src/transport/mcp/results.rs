@@ -5,7 +5,7 @@
 
 use crate::base::json::{self, Indented};
 use crate::base::text;
-use crate::executor::{CallDeadline, Part, ToolAnswer};
+use crate::executor::{CallDeadline, Inlined, Part, ToolAnswer};
 use crate::fault::Fault;
 use crate::manifest::Manifest;
 use crate::quantity::LARGE_TEXT_BYTES;
@@ -301,10 +301,7 @@ fn dropped(report: &Report) -> Option<Parts> {
 
 /// Blocks of what the call left: its pictures, links to all files, and their names and sizes.
 fn left(report: &Report) -> Vec<Parts> {
-    let Some(words) = report.left_files() else {
-        return Vec::new();
-    };
-    let pictures = report.delivery.pictures.iter().filter_map(|picture| {
+    let stored = report.delivery.pictures.iter().filter_map(|picture| {
         let data = STANDARD.encode(picture.content.read()?);
         let media_type = &picture.file.media_type;
         Some(json!({ "type": "image", "data": data, "mimeType": media_type }))
@@ -313,8 +310,14 @@ fn left(report: &Report) -> Vec<Parts> {
         json!({ "type": "resource_link", "uri": file.uri(), "name": file.name,
             "mimeType": file.media_type, "size": bytes })
     });
-    let words = std::iter::once(json!({ "type": "text", "text": words }));
-    let blocks = words.chain(pictures).chain(links);
+    let artifacts = report.observed.artifacts.iter();
+    let inlined = artifacts.filter_map(|artifact| {
+        let Inlined { media_type, b64 } = artifact.inlined.as_ref()?;
+        Some(json!({ "type": "image", "data": b64, "mimeType": media_type }))
+    });
+    let words = report.left_files();
+    let words = words.map(|words| json!({ "type": "text", "text": words }));
+    let blocks = words.into_iter().chain(stored).chain(inlined).chain(links);
     blocks
         .map(|block| vec![part(&text::json(&block, false))])
         .collect()

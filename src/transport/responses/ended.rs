@@ -1,7 +1,7 @@
 //! How a call ended, read once: what all renderings here are made of.
 
 use crate::base::json::Text;
-use crate::executor::ContentPlaces;
+use crate::executor::{ContentPlaces, is_picture};
 use crate::fault::Fault;
 use crate::quantity::MAX_OBSERVATION_BYTES;
 use crate::service::{CallResult, ClientCall, Report, output};
@@ -154,7 +154,9 @@ impl Ended {
             Err(late) => return Ended::failed(&report.tool, &late),
         };
         media.extend(report.left_files().map(Media::Text));
-        let pictures = report.stored().filter(|(file, _)| file.is_picture());
+        let pictures = report
+            .stored()
+            .filter(|(file, _)| is_picture(&file.media_type));
         Ended {
             media: bounded(media),
             is_success: true,

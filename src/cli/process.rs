@@ -19,6 +19,10 @@ pub fn single_threaded_runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     })
 }
 
+/// Calls that code makes are polled inside the call that makes them, four deep: as much as the main
+/// thread usually has.
+const STACK_BYTES: usize = 8 << 20;
+
 pub fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     // tokio panics if no thread can be made.
     let hook = std::panic::take_hook();
@@ -26,6 +30,7 @@ pub fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     let built = std::panic::catch_unwind(|| {
         tokio::runtime::Builder::new_multi_thread()
             .enable_all()
+            .thread_stack_size(STACK_BYTES)
             .build()
     });
     std::panic::set_hook(hook);

@@ -19,7 +19,7 @@ use super::traces::context::TraceContext;
 use super::traces::spans::CallSpan;
 use super::{output, runlog};
 use crate::base::files::Stamp;
-use crate::base::mask::{HIDDEN, Mask};
+use crate::base::mask::{HIDDEN, Hidden, Mask};
 use crate::base::text::{self, cut as cut_to};
 use crate::base::{lock, millis};
 use crate::egress::Traffic;
@@ -448,7 +448,7 @@ impl CallRecord {
         report.id.clone_from(&self.line.call);
         report.tool = text::printable(&line.tool);
         report.version.clone_from(&line.version);
-        report.delivery.arguments = self.redaction.arguments();
+        report.delivery.redaction = Hidden(self.redaction.clone());
         report.delivery.manifest = tool.map(|tool| tool.manifest.clone());
         report.outcome = result.map_fault(|fault| self.redaction.fault(fault));
         report.notes = std::mem::take(&mut self.notes.for_caller);

@@ -5,6 +5,8 @@ use super::artifacts::{ListedArtifact, OpenArtifact};
 use super::client_call::ClientCall;
 use super::output::{self, Questions};
 use super::quota;
+use super::redaction::Redaction;
+use crate::base::mask::Hidden;
 use crate::base::text::{printable, printable_block};
 use crate::egress::Traffic;
 use crate::executor::StoredFile;
@@ -164,8 +166,8 @@ pub struct Delivery {
     pub pictures: Vec<OpenArtifact>,
     /// The parts that were sent make up the whole answer.
     pub streamed: bool,
-    /// The arguments as records show them, secrets hidden.
-    pub arguments: String,
+    /// Shows the arguments as records do.
+    pub(super) redaction: Hidden<Arc<Redaction>>,
     /// Kept until the answer is delivered, so that no more answers wait for slow readers than calls
     /// may run.
     pub slot: Option<Arc<quota::Slot>>,
@@ -210,6 +212,11 @@ impl Report {
             CallResult::Output(answer) => Some(std::mem::replace(answer, ToolAnswer::mark())),
             _ => None,
         }
+    }
+
+    /// The arguments as records show them, secrets hidden.
+    pub fn arguments(&self) -> String {
+        self.delivery.redaction.arguments()
     }
 
     /// The report of a call of which only the failure is known.

@@ -168,3 +168,37 @@ fn a_call_by_an_alias_has_the_rights_of_both() {
     });
     denied.is(403, "AuthorizationError");
 }
+
+#[test]
+fn code_needs_a_grant_for_an_alias_and_for_its_tool_and_cannot_call_what_its_client_runs() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    adder(&playground);
+    client_tools(&playground);
+    let fixed = json!({"handler": {"arguments": {"b": 1}}});
+    alias(&playground, "easy:next", "esc:add", fixed);
+    let code = "import json, toolhost\ndef tried(tool, given):\n    try:\n        return \
+                toolhost.call(tool, given)\n    except toolhost.ToolError as e:\n        return \
+                e.type\nprint(json.dumps([tried('easy:next', {'a': 1}), tried('own:local', \
+                {'command': ['ls']})]))\n";
+    let grant = |tool: &str| format!("{{ tool = \"{tool}\", why = \"w\" }}");
+    for (name, tools, wanted) in [
+        (
+            "alone",
+            vec!["easy:next"],
+            json!(["SecurityError", "SecurityError"]),
+        ),
+        (
+            "both",
+            vec!["easy:next", "esc:add", "own:local"],
+            json!([{"sum": 2}, "SecurityError"]),
+        ),
+    ] {
+        playground.tool(name, "python", code, json!({ "calls": tools }));
+        let grants: Vec<String> = tools.iter().map(|tool| grant(tool)).collect();
+        let allow = format!("[calls]\nallow = [{}]\n", grants.join(", "));
+        playground.policy(name, &format!("esc:{name}"), &allow);
+        playground.settle();
+        let ended = playground.call(&format!("esc:{name}"), "{}");
+        assert_eq!(ended.out["outputData"], wanted, "{name}: {ended:?}");
+    }
+}

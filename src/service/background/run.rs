@@ -1,9 +1,11 @@
 //! A run: the calls of one turn of a model, some of which its client runs. Its states, and how they
 //! follow each other. Plain data; nothing is stored here.
 
+use crate::base::text::printable;
 use crate::fault::{Fault, Kind};
 use crate::service::artifacts::Owner;
 use crate::service::client_call::ClientCall;
+use crate::service::output;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::Map;
@@ -85,6 +87,23 @@ pub struct RunStep {
 pub enum StepEnd {
     Output { text: String, is_success: bool },
     Client(ClientCall),
+}
+
+impl StepEnd {
+    pub fn failed(tool: &str, fault: &Fault) -> StepEnd {
+        StepEnd::Output {
+            text: output::failed(tool, &output::for_model(fault)),
+            is_success: false,
+        }
+    }
+
+    pub fn bytes(&self) -> usize {
+        match self {
+            StepEnd::Output { text, .. } => text.len(),
+            // Its arguments are charged with the body.
+            StepEnd::Client(_) => 0,
+        }
+    }
 }
 
 /// An output that a client submits.
@@ -242,7 +261,7 @@ impl Run {
         let mut given = HashSet::new();
         for ToolOutput { tool_call_id, .. } in &outputs {
             let is_waiting = self.required().any(|(step, _)| step.call == *tool_call_id);
-            let shown = crate::base::text::printable(tool_call_id);
+            let shown = printable(tool_call_id);
             if !is_waiting {
                 return Err(refused(format!(
                     "No tool call waits for an output with id: {shown}."
@@ -258,7 +277,7 @@ impl Run {
             .required()
             .find(|(step, _)| !given.contains(&step.call));
         if let Some((step, _)) = missing {
-            let id = &step.call;
+            let id = printable(&step.call);
             return Err(refused(format!(
                 "tool call id is not provided, with id: {id}"
             )));

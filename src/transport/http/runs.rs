@@ -13,7 +13,7 @@ use crate::fault::Fault;
 use crate::manifest::ClientTool;
 use crate::quantity::MAX_OBSERVATION_BYTES;
 use crate::service::artifacts::Owner;
-use crate::service::background::{Run, RunStep, RunningRun, StepEnd, ToolOutput};
+use crate::service::background::{Run, RunStep, StepEnd, ToolOutput};
 use crate::service::{
     self, Arguments, CallRequest, CallResult, Charged, ClientCall, OwnTools, Report, Show,
     Speakers, Stage, StageEvent, output,
@@ -172,6 +172,7 @@ impl Turn {
         } = self;
         let server = start.known.server.clone();
         let background = &server.background;
+        let user = &start.known.caller.user;
         let id = format!("run_{}", service::new_id().replace('-', ""));
         let steps = calls
             .iter()
@@ -188,32 +189,41 @@ impl Turn {
             let server = own.clone();
             async move { request::run(&server, request, sink).await }
         });
+        let mut kept = Vec::new();
         while let Some(StageEvent { call, stage }) = speakers.next().await {
-            if let (Stage::Completed(report), Some(made)) = (stage, made.get(&*call)) {
-                end_step(&mut running, &made.id, *report).await;
+            let (Stage::Completed(report), Some(made)) = (stage, made.get(&*call)) else {
+                continue;
+            };
+            let arguments = report.arguments();
+            let tool = report.tool.clone();
+            let mut end = end_of(*report).await;
+            match server.service.limiter.keep_text(user, end.bytes()) {
+                Ok(permit) => kept.push(permit),
+                Err(full) => end = StepEnd::failed(&tool, &full),
             }
+            running.end_step(&made.id, arguments, end);
         }
         answer(&start.known, running.settle().await)
     }
 }
 
-/// Fills the end of a call into its step.
-async fn end_step(running: &mut RunningRun, id: &str, report: Report) {
-    let arguments = report.delivery.arguments.clone();
-    let tool = report.tool.clone();
+/// How a call ended, as its step has it.
+async fn end_of(report: Report) -> StepEnd {
     let read = match report.outcome {
-        CallResult::RequiresAction(call) => {
-            return running.end_step(id, arguments, StepEnd::Client(call));
-        }
+        CallResult::RequiresAction(call) => return StepEnd::Client(call),
         CallResult::Output(answer) => answer
             .read(false, |text| output::response(text.as_str()))
             .await
             .map(|text| cut(&text)),
         other => Err(other.into_fault().unwrap_or_else(output::cancelled)),
     };
-    let is_success = read.is_ok();
-    let text = read.unwrap_or_else(|fault| output::failed(&tool, &output::for_model(&fault)));
-    running.end_step(id, arguments, StepEnd::Output { text, is_success });
+    match read {
+        Ok(text) => StepEnd::Output {
+            text,
+            is_success: true,
+        },
+        Err(fault) => StepEnd::failed(&report.tool, &fault),
+    }
 }
 
 /// What a model reads at once.

@@ -795,10 +795,14 @@ impl Launcher<'_> {
             if paused.is_none() && clock.deadline().is_some_and(|d| Instant::now() >= d) {
                 killed = killed.or(Some(Killed::Deadline));
             }
-            if killed.is_none() && last_look.elapsed() >= Duration::from_millis(SAMPLE_MS - 1) {
-                killed = match &mut paused {
-                    Some(paused) => paused.is_awake().map_err(unread)?.then_some(Killed::Cpu),
-                    None => over()?,
+            if killed.is_none()
+                && last_look.elapsed() >= Duration::from_millis(SAMPLE_MS - 1)
+                && paused.as_mut().is_none_or(Paused::is_due)
+            {
+                let awake = paused.as_mut().map(Paused::is_awake).transpose();
+                killed = match awake.map_err(unread)? {
+                    Some(true) => Some(Killed::Cpu),
+                    _ => over()?,
                 };
                 last_look = Instant::now();
             }

@@ -3,8 +3,9 @@
 //! a process that fork(2) is just making is stopped with its parent.
 //!
 //! Launcher and init stay awake: the death of the host ends a paused call like any other, and so
-//! does the death of its tool. A timer of the kernel can still send SIGCONT. Whoever runs because of
-//! that is seen by its context switches, and ends the call.
+//! does the death of its tool. A pause changes the clock only: the limits are looked at as in a call
+//! that runs. A timer of the kernel can still send SIGCONT. Whoever runs although it was seen stopped
+//! is seen by its state or its context switches, and ends the call.
 
 use crate::account::processes::threads_of_the_call;
 use crate::account::walk::Stopped;
@@ -13,11 +14,14 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
+use toolhost_base::cpu_time;
 use toolhost_base::quantity::SAMPLE_MS;
 
 /// How long system calls that were under way may go on.
 const SETTLING: Duration = Duration::from_secs(5);
-/// The part of a processor that looking takes at most.
+/// The time between two looks at a call in which nothing runs.
+const AT_REST: Duration = Duration::from_millis(2 * SAMPLE_MS);
+/// The part of a processor that looking at it takes at most.
 const LOOKING_SHARE: u32 = 20;
 
 /// While this lives, the call is stopped.
@@ -26,6 +30,10 @@ pub struct Paused {
     init: Pid,
     since: Instant,
     next_look: Instant,
+    /// CPU time of the launcher until its last look.
+    cpu_before: Duration,
+    /// All threads were seen stopped.
+    at_rest: bool,
     /// Context switches of each thread when it was first seen stopped.
     switches: BTreeMap<u32, u64>,
 }
@@ -37,6 +45,8 @@ impl Paused {
             init: Pid::from_raw(init),
             since: Instant::now(),
             next_look: Instant::now(),
+            cpu_before: cpu_time(),
+            at_rest: false,
             switches: BTreeMap::new(),
         };
         paused.wake_init();
@@ -52,20 +62,23 @@ impl Paused {
         self.since.elapsed()
     }
 
-    /// Whether something of the call runs although it is paused.
-    pub fn is_awake(&mut self) -> Result<bool, Errno> {
-        let began = Instant::now();
-        if began < self.next_look {
-            return Ok(false);
+    /// Whether it is time to look at the call. While something of it runs, that is always.
+    pub fn is_due(&mut self) -> bool {
+        let now = Instant::now();
+        if self.at_rest && now < self.next_look {
+            return false;
         }
-        let awake = self.look()?;
-        let pause = (began.elapsed() * LOOKING_SHARE).max(Duration::from_millis(SAMPLE_MS));
-        self.next_look = Instant::now() + pause;
-        Ok(awake)
+        let cpu = cpu_time();
+        let looking = cpu.saturating_sub(self.cpu_before) * LOOKING_SHARE;
+        self.cpu_before = cpu;
+        self.next_look = now + looking.max(AT_REST);
+        true
     }
 
-    fn look(&mut self) -> Result<bool, Errno> {
+    /// Whether something of the call runs that was stopped, or has not stopped in time.
+    pub fn is_awake(&mut self) -> Result<bool, Errno> {
         let mut runs = false;
+        self.at_rest = true;
         for thread in threads_of_the_call(self.init.as_raw().unsigned_abs())? {
             match thread.state {
                 'T' | 't' => {
@@ -74,16 +87,20 @@ impl Paused {
                         return Ok(true);
                     }
                 }
+                'R' | 'S' if self.switches.contains_key(&thread.id) => return Ok(true),
                 'R' | 'S' => runs = true,
-                // It has ended, or is inside a system call behind which it stops.
-                _ => {}
+                // It has ended.
+                'Z' | 'X' => {}
+                // It is inside a system call behind which it stops.
+                _ => self.at_rest = false,
             }
         }
-        if runs && self.lasted() < SETTLING {
+        self.at_rest &= !runs;
+        if runs {
             self.stopped.again();
-            self.wake_init();
-            return Ok(false);
         }
-        Ok(runs)
+        // Whoever counts the memory of the call stops the init, too.
+        self.wake_init();
+        Ok(runs && self.lasted() >= SETTLING)
     }
 }

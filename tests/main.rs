@@ -41,6 +41,7 @@ mod requirements;
 mod responses;
 mod runtimes;
 mod service;
+mod session_limits;
 mod sessions;
 mod shims;
 mod shipped;

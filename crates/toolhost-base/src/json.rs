@@ -378,6 +378,11 @@ impl Text {
         RawValue::from_string(text.to_owned()).ok().map(Text)
     }
 
+    /// Of a value whose raw parts are compact texts.
+    pub fn of(value: &impl Serialize) -> serde_json::Result<Text> {
+        serde_json::value::to_raw_value(value).map(Text)
+    }
+
     /// Its characters, if it is a string.
     pub fn string(&self) -> Option<String> {
         self.as_str()

@@ -2,7 +2,7 @@
 //! made of it.
 
 use super::tool_calls::{self, Request};
-use crate::base::json::Text;
+use crate::base::json::{self, Text};
 use crate::base::messages::memory_file;
 use crate::executor::LeftFile;
 use crate::executor::frame::{self, FrameLimits};
@@ -10,11 +10,11 @@ use crate::policy::PerCall;
 use crate::quantity::KIB;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
-use serde_json::{Map, Value, json};
+use serde_json::value::{RawValue, to_raw_value};
 use std::collections::BTreeMap;
-use std::io;
+use std::{fmt, io};
 use tokio::io::{AsyncBufRead, AsyncReadExt};
 use tokio::net::unix::pipe::Receiver;
 use tokio::sync::mpsc;
@@ -25,6 +25,8 @@ const MAX_HEAD_BYTES: u64 = 4 * KIB;
 const MAX_SHOWN: usize = 32 * 1024;
 /// Most values that a cell shows.
 const MAX_RESULTS: usize = 100;
+/// Most forms of a value.
+const MAX_FORMS: usize = 32;
 
 /// A frame to the interpreter, beside the answers to its calls.
 #[derive(Serialize)]
@@ -91,7 +93,41 @@ pub struct CellError {
 #[derive(Debug)]
 struct ShownValue {
     is_main_result: bool,
-    forms: BTreeMap<String, Box<RawValue>>,
+    forms: Forms,
+}
+
+/// Texts by name, of which no tree is made: that can be forty times as large.
+type Texts = BTreeMap<String, Box<RawValue>>;
+
+/// The forms of a value by media type.
+#[derive(Debug)]
+struct Forms(Texts);
+
+impl<'de> Deserialize<'de> for Forms {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Forms, D::Error> {
+        from.deserialize_map(FewForms)
+    }
+}
+
+struct FewForms;
+
+impl<'de> Visitor<'de> for FewForms {
+    type Value = Forms;
+
+    fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(to, "at most {MAX_FORMS} forms")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Forms, A::Error> {
+        let mut forms = Texts::new();
+        while let Some((media, form)) = members.next_entry()? {
+            forms.insert(media, form);
+            if forms.len() > MAX_FORMS {
+                return Err(A::Error::invalid_length(forms.len(), &self));
+            }
+        }
+        Ok(Forms(forms))
+    }
 }
 
 /// What came of one cell.
@@ -215,6 +251,23 @@ pub struct SessionState {
     pub ended_because: Option<String>,
 }
 
+/// The de facto result model of code interpreters.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct CellAnswer {
+    results: Vec<Texts>,
+    logs: Logs,
+    error: Option<CellError>,
+    execution_count: u64,
+    session: SessionState,
+}
+
+#[derive(Serialize)]
+struct Logs {
+    stdout: Vec<String>,
+    stderr: Vec<String>,
+}
+
 /// Makes the answer of one cell, and the files beside it.
 pub struct AnswerMaker {
     cell: u64,
@@ -238,30 +291,31 @@ impl AnswerMaker {
     ) -> io::Result<Text> {
         let mut results = Vec::new();
         for (number, value) in shown.values.into_iter().enumerate() {
-            results.push(Value::Object(self.value(number + 1, value)?));
+            results.push(self.value(number + 1, value)?);
         }
         if shown.dropped > 0 {
             let text = format!("{} more results are too long to be shown", shown.dropped);
-            results.push(json!({ "text": text, "isMainResult": false }));
+            let forms = Texts::from([("text".to_owned(), to_raw_value(&text)?)]);
+            results.push(with_main(forms, false)?);
         }
         let [stdout, stderr] = printed;
-        // The de facto result model of code interpreters.
-        let answer = json!({
-            "results": results,
-            "logs": {
-                "stdout": self.stream("stdout", stdout)?,
-                "stderr": self.stream("stderr", stderr)?,
+        let answer = CellAnswer {
+            results,
+            logs: Logs {
+                stdout: self.stream("stdout", stdout)?,
+                stderr: self.stream("stderr", stderr)?,
             },
-            "error": shown.error,
-            "executionCount": self.cell,
-            "session": session,
-        });
-        Ok(Text::from(&answer))
+            error: shown.error,
+            execution_count: self.cell,
+            session,
+        };
+        Ok(Text::of(&answer)?)
     }
 
-    fn value(&mut self, number: usize, value: ShownValue) -> io::Result<Map<String, Value>> {
-        let mut shown = Map::new();
-        for (media, form) in value.forms {
+    fn value(&mut self, number: usize, value: ShownValue) -> io::Result<Texts> {
+        let mut shown = Texts::new();
+        let mut extra = Texts::new();
+        for (media, form) in value.forms.0 {
             let known = FORMS.iter().find(|form| form[0] == media);
             let [_, name, ending] = known.copied().unwrap_or([&media, "extra", "json"]);
             let text = serde_json::from_str::<String>(form.get());
@@ -271,24 +325,28 @@ impl AnswerMaker {
                 // A picture is base64.
                 if let Ok(bytes) = STANDARD.decode(text.as_bytes()) {
                     self.keep(&file, &bytes)?;
-                    shown.insert(name.to_owned(), Value::String(file));
+                    shown.insert(name.to_owned(), to_raw_value(&file)?);
                 }
                 continue;
             }
             let form = if text.len() > MAX_SHOWN {
                 self.keep(&file, text.as_bytes())?;
-                Value::String(cut(&text, &format!("{} bytes in all", text.len()), &file))
+                to_raw_value(&cut(&text, &format!("{} bytes in all", text.len()), &file))?
             } else {
-                serde_json::from_str(form.get())?
+                let form = json::compact(form.get().as_bytes());
+                form.map_err(|problem| frame::invalid(&problem.message))?
+                    .into()
             };
             if name == "extra" {
-                shown.entry(name).or_insert_with(|| Map::new().into())[&media] = form;
+                extra.insert(media, form);
             } else {
                 shown.insert(name.to_owned(), form);
             }
         }
-        shown.insert("isMainResult".to_owned(), value.is_main_result.into());
-        Ok(shown)
+        if !extra.is_empty() {
+            shown.insert("extra".to_owned(), to_raw_value(&extra)?);
+        }
+        with_main(shown, value.is_main_result)
     }
 
     fn stream(&mut self, name: &str, printed: Printed) -> io::Result<Vec<String>> {
@@ -317,6 +375,11 @@ impl AnswerMaker {
         });
         Ok(())
     }
+}
+
+fn with_main(mut forms: Texts, is_main_result: bool) -> io::Result<Texts> {
+    forms.insert("isMainResult".to_owned(), to_raw_value(&is_main_result)?);
+    Ok(forms)
 }
 
 /// The beginning of a long text, its size, and the file with all of it.

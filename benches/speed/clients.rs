@@ -289,6 +289,7 @@ fn served(house: &House, service: &Arc<Service>) -> anyhow::Result<Served> {
             tls: None,
             brokers,
             announced,
+            model: None,
         };
         let kill = CancellationToken::new();
         tokio::spawn(face::serve(

@@ -109,7 +109,7 @@ pub async fn create(known: KnownRequest, body: Body) -> Result<Response, Refusal
         Err(refusal) => return Ok(start.refuse("", refusal).await),
     };
     let run = match body::parse(&start.known, received.text, parse).await {
-        Ok(request) => Run::new(&start, request),
+        Ok(request) => Run::new(&start, request).await,
         Err(refusal) => Err(refusal),
     };
     let run = match run {
@@ -197,7 +197,7 @@ struct Run {
 }
 
 impl Run {
-    fn new(start: &Start, mut request: RunRequest) -> Result<Run, Refusal> {
+    async fn new(start: &Start, mut request: RunRequest) -> Result<Run, Refusal> {
         let known = &start.known;
         let model = known.server.model.clone().ok_or_else(|| {
             let words = "This host has no model: [model] of its configuration names one. POST \
@@ -215,8 +215,9 @@ impl Run {
         let all = known.server.lists.find(service, &who, make);
         let (narrowed, brought) = narrowed(&request.tools)?;
         let taken = ToolNames::new(known, label.as_deref()).taken();
-        let is_taken = |name: &str| taken.id(name).is_some();
-        let own = OwnTools::read(&brought, is_taken).map_err(Refusal::unreadable)?;
+        let is_taken = move |name: &str| taken.id(name).is_some();
+        let own = OwnTools::read_for(&known.caller.user, brought, is_taken).await;
+        let own = own.map_err(Refusal::unreadable)?;
         let mut tools = chat_tools(&listed(&all, narrowed.as_deref()), &all.names);
         let offered = tools
             .iter()

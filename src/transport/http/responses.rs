@@ -126,7 +126,7 @@ pub async fn tool_batch(known: KnownRequest, body: Body) -> Result<Response, Ref
     // The arguments are kept until the end.
     let body = received.charged.body.clone();
     let wants_stream = batch.stream || wants_events(&start.known.headers);
-    let turn = match Turn::begin(&start, batch, received.charged) {
+    let turn = match Turn::begin(&start, batch, received.charged).await {
         Ok(turn) => turn,
         Err(fault) => return Ok(start.refuse("", Refusal::unreadable(fault)).await),
     };
@@ -276,10 +276,11 @@ pub fn speak(
 }
 
 impl Turn {
-    fn begin(start: &Start, batch: Batch, charged: Charged) -> Result<Turn, Fault> {
+    async fn begin(start: &Start, batch: Batch, charged: Charged) -> Result<Turn, Fault> {
         let user = batch.user.as_deref();
         let taken = ToolNames::new(&start.known, user).taken();
-        let own = OwnTools::read(&batch.tools, |name| taken.id(name).is_some())?;
+        let is_taken = move |name: &str| taken.id(name).is_some();
+        let own = OwnTools::read_for(&start.known.caller.user, batch.tools, is_taken).await?;
         let planned = batch.calls.into_iter().map(|call| Planned {
             client_runs: own.runs(&call.name),
             refused: None,

@@ -1,7 +1,7 @@
 //! `POST /v1/tool-batches`: the golden traces of calls that run here.
 
 use super::{batch, check, trace, turn};
-use crate::http::{adder, caller, served, served_to, write_callers};
+use crate::http::{adder, caller, private, served, served_to, write_callers};
 use crate::prelude::*;
 
 /// A line of a stream, printed by Python.
@@ -274,6 +274,20 @@ fn a_script_shows_pictures_searches_and_events_of_its_own() {
     assert_eq!(
         (reply.status, reply.header("content-type")),
         (200, Some("image/png"))
+    );
+
+    // Where nothing is stored, it stands in the item.
+    let config = private(
+        &playground,
+        "state/unstored.toml",
+        "[artifacts]\nbytes_per_caller = 0\n",
+    );
+    let unstored = crate::http::Web::start(&playground, &["--config", &config]);
+    let told = batch(&unstored, &turn(&[("esc:stores", json!({}))]));
+    let item = check(&told)["output"][0].clone();
+    assert_eq!(
+        (&item["result"], &item["url"]),
+        (&json!("iVBORw0KGgoAAAANSUhEUg=="), &Value::Null)
     );
 
     let (lines, item) = run("esc:searches");

@@ -1,7 +1,7 @@
 //! How a call ended, read once: what all renderings here are made of.
 
 use crate::base::json::Text;
-use crate::executor::{ContentPlaces, is_picture};
+use crate::executor::{ContentPlaces, Inlined, is_picture};
 use crate::fault::Fault;
 use crate::quantity::MAX_OBSERVATION_BYTES;
 use crate::service::{CallResult, ClientCall, Report, output};
@@ -154,9 +154,14 @@ impl Ended {
             Err(late) => return Ended::failed(&report.tool, &late),
         };
         media.extend(report.left_files().map(Media::Text));
-        let pictures = report
-            .stored()
-            .filter(|(file, _)| is_picture(&file.media_type));
+        let artifacts = report.observed.artifacts.iter();
+        let inlined = artifacts.filter_map(|artifact| artifact.inlined.clone());
+        media.extend(inlined.map(|Inlined { media_type, b64 }| Media::Image {
+            media_type,
+            data: b64,
+        }));
+        let pictures = report.stored();
+        let pictures = pictures.filter(|(file, _)| is_picture(&file.media_type));
         Ended {
             media: bounded(media),
             is_success: true,

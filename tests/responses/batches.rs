@@ -393,7 +393,7 @@ fn what_the_client_runs_is_handed_out_last() {
             ),
             ("sql", json!({"type": "definition-only", "kind": "custom"})),
         ] {
-            let text = manifest(&format!("esc:{name}"), handler, json!({})).to_string();
+            let text = manifest(format!("esc:{name}"), handler, json!({})).to_string();
             fs::write(it.path(&format!("tool-defs/{name}.tool.json")), text).unwrap();
         }
     });
@@ -473,4 +473,32 @@ fn what_the_client_runs_is_handed_out_last() {
         "{response}"
     );
     drop(playground);
+}
+
+/// Each output is cut, and all of them together have a bound.
+#[test]
+fn the_outputs_of_a_response_are_bounded() {
+    let (_playground, web) = served(|it| {
+        let more =
+            json!({"limits": {"outputBytes": 4_000_000}, "execution": {"timeoutMs": 60_000}});
+        it.policy("large", "esc:*", "[files]\nread = [{ path = \"./**\", why = \"a test\" }]\n[limits]\noutput_bytes = 4000000\n");
+        it.tool(
+            "large",
+            "python",
+            "print('\"' + 'x' * 2_000_000 + '\"')\n",
+            more,
+        );
+    });
+    let calls: Vec<(&str, Value)> = (0..9).map(|_| ("esc:large", json!({}))).collect();
+    let mut body = turn(&calls);
+    body["atOnce"] = json!(2);
+    let response = check(&batch(&web, &body));
+    let outputs = outputs(&response);
+    let cut = outputs
+        .iter()
+        .filter(|text| text.ends_with("…[cut 951424 bytes]"));
+    let refused = outputs
+        .iter()
+        .filter(|text| text.contains("ResourceLimitError"));
+    assert_eq!((cut.count(), refused.count()), (7, 2));
 }

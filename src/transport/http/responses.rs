@@ -10,7 +10,7 @@ use super::tools::ToolNames;
 use crate::base::json::Object;
 use crate::base::lock;
 use crate::base::semaphore::Permit;
-use crate::fault::Fault;
+use crate::fault::{Fault, Kind};
 use crate::quantity::LARGE_TEXT_BYTES;
 use crate::service::{
     self, Arguments, CallRequest, Charged, ClientRuns, Event, OwnTools, Report, Show, Speakers,
@@ -329,10 +329,20 @@ fn code_of(call: &ToolCall) -> Option<String> {
     arguments["code"].as_str().map(str::to_owned)
 }
 
+/// Most text of the outputs of one response, bytes: they are in its events and at its end.
+const MAX_KEPT_BYTES: usize = 8 * 1024 * 1024;
+
 /// Reads reports as their recipient may see them, and charges what is kept of them.
 pub struct Reader {
     recipient: Recipient,
-    kept: Mutex<Vec<Permit>>,
+    kept: Mutex<Kept>,
+}
+
+/// What is kept until a response ends.
+#[derive(Default)]
+struct Kept {
+    permits: Vec<Permit>,
+    bytes: usize,
 }
 
 impl Reader {
@@ -364,11 +374,19 @@ impl Reader {
 
     /// Charges a text that is kept until the response ends.
     pub fn keep(&self, bytes: usize) -> Result<(), Fault> {
+        let mut kept = lock(&self.kept);
+        if kept.bytes + bytes > MAX_KEPT_BYTES {
+            let words = format!(
+                "The outputs of this response are larger than {MAX_KEPT_BYTES} bytes together."
+            );
+            return Err(Fault::new(Kind::ResourceLimitError, words));
+        }
         let Recipient {
             service, caller, ..
         } = &self.recipient;
         let permit = service.limiter.keep_text(&caller.user, bytes)?;
-        lock(&self.kept).push(permit);
+        kept.permits.push(permit);
+        kept.bytes += bytes;
         Ok(())
     }
 }

@@ -3,7 +3,7 @@
 use crate::base::json::Text;
 use crate::executor::{ContentPlaces, Inlined, is_picture};
 use crate::fault::Fault;
-use crate::quantity::MAX_OBSERVATION_BYTES;
+use crate::quantity::{LARGE_TEXT_BYTES, MAX_OBSERVATION_BYTES};
 use crate::service::{CallResult, ClientCall, Report, output};
 use serde::Deserialize;
 use serde_json::Value;
@@ -180,10 +180,12 @@ impl Ended {
         texts.join("\n")
     }
 
-    /// The answer as a value, where it is JSON.
+    /// The answer as a value, where it is JSON and not large.
     pub fn value(&self) -> Option<Value> {
         match self.media.first() {
-            Some(Media::Text(text)) if self.is_success => serde_json::from_str(text).ok(),
+            Some(Media::Text(text)) if self.is_success && text.len() <= LARGE_TEXT_BYTES => {
+                serde_json::from_str(text).ok()
+            }
             _ => None,
         }
     }

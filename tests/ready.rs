@@ -337,6 +337,30 @@ fn a_start_that_ends_early_is_tried_three_times_until_the_tool_changes() {
     assert!(!said(), "nothing is wrong with the new script");
 }
 
+/// A lock that was corrected is tried again, and a call that nobody could have started before says
+/// nothing of that.
+#[test]
+fn starts_are_tried_again_once_the_packages_change() {
+    let playground = probe(Who::ours(), "import sys\nsys.exit('lacks a package')\n", "");
+    let says = || {
+        let ended = playground.cli(&["check"]);
+        (ended.text() + &ended.stderr).contains("lacks a package")
+    };
+    let web = Web::start(&playground, &[]);
+    wait_for("three starts ended", says);
+    let told = playground
+        .cli(&["call", "esc:probe", "--input", "{}"])
+        .stderr;
+    assert!(!told.contains("three times"), "no server, no start: {told}");
+    let packages = playground.path("user_scripts/probe/requirements.txt");
+    fs::write(&packages, "# nothing\n").unwrap();
+    assert!(says(), "the control: nothing else is required");
+    let hash = "0".repeat(64);
+    fs::write(&packages, format!("other==1.0 --hash=sha256:{hash}\n")).unwrap();
+    assert!(!says(), "other packages, other starts");
+    drop(web);
+}
+
 #[test]
 fn a_host_that_ends_leaves_none_even_where_they_are_stopped() {
     let playground = probe(Who::ours(), PROBE, "");

@@ -11,7 +11,7 @@ use crate::base::text::{self, printable};
 use crate::executor::process::{Launchers, grants};
 use crate::manifest::schema::Schema;
 use crate::manifest::{Code, Problem, Severity};
-use crate::service::{EarlyEnds, ready};
+use crate::service::{self, EarlyEnds, ready};
 use crate::{policy, registry};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -261,7 +261,17 @@ fn policy_files(
             .problems
             .extend(found);
     }
-    let ends = early_ends(settings, &policies, &tools, &machine);
+    let judged = Judged {
+        snapshot,
+        policies: &policies,
+        tools: &tools,
+        machine: &machine,
+    };
+    for (path, problem) in judged.refused_runs() {
+        let file = files.entry(path.clone()).or_insert_with(|| loaded(&path));
+        file.problems.push(problem);
+    }
+    let ends = judged.early_ends(settings);
     for (path, found) in ends
         .into_iter()
         .chain(without_sessions(&policies, &tools, &machine))
@@ -272,28 +282,57 @@ fn policy_files(
     files.into_values().collect()
 }
 
-/// The tools whose processes ended too often before their calls, each with the file of its policy.
-fn early_ends(
-    settings: &Settings,
-    policies: &policy::Policies,
-    tools: &[Arc<registry::Tool>],
-    machine: &policy::Machine,
-) -> Vec<(PathBuf, Problem)> {
-    let Some(log) = &settings.audit_log else {
-        return Vec::new();
-    };
-    let ends = EarlyEnds::read(log);
-    let ready = tools.iter().filter(|tool| tool.manifest.execution.ready);
-    let found = ready.filter_map(|tool| {
-        let decision = policy::decide(&tool.manifest, &tool.site, policies, machine);
-        let script = tool.site.script.as_deref().map(grants::read_script);
-        let script = script.transpose().ok()?;
-        let why = ends.refusal(&ready::digest(tool, &decision, script.as_ref()))?;
-        let message = format!("{}: {why}", tool.manifest.id);
-        let problem = Problem::new(Severity::Warning, Code::Dependency, "/ready", message);
-        Some((decision.governing.file, problem))
-    });
-    found.collect()
+/// Tools under the policies that are checked.
+struct Judged<'a> {
+    snapshot: &'a registry::Snapshot,
+    policies: &'a policy::Policies,
+    tools: &'a [Arc<registry::Tool>],
+    machine: &'a policy::Machine,
+}
+
+impl Judged<'_> {
+    /// The builtin tools that run no code of a language, each with the file of its policy.
+    fn refused_runs(&self) -> Vec<(PathBuf, Problem)> {
+        let builtin = self.tools.iter();
+        let builtin = builtin.filter(|tool| tool.site.manifest.as_os_str().is_empty());
+        let found = builtin.flat_map(|tool| {
+            let decision =
+                service::requirements::decide(tool, self.snapshot, self.policies, self.machine);
+            let file = decision.governing.file;
+            let runs = decision.packages.runs.into_iter();
+            let faults = runs.filter_map(|run| run.refused().cloned());
+            let id = tool.manifest.id.clone();
+            faults.map(move |fault| {
+                let why = fault.person.unwrap_or(fault.message);
+                let message = format!("{id}: every call is refused: {}", why.replace('\n', " "));
+                let problem =
+                    Problem::new(Severity::Warning, Code::Dependency, "/packages", message);
+                (file.clone(), problem)
+            })
+        });
+        found.collect()
+    }
+
+    /// The tools whose processes ended too often before their calls, each with the file of its
+    /// policy.
+    fn early_ends(&self, settings: &Settings) -> Vec<(PathBuf, Problem)> {
+        let Some(log) = &settings.audit_log else {
+            return Vec::new();
+        };
+        let ends = EarlyEnds::read(log);
+        let ready = self.tools.iter();
+        let ready = ready.filter(|tool| tool.manifest.execution.ready);
+        let found = ready.filter_map(|tool| {
+            let decision = ready::decide(tool, self.snapshot, self.policies, self.machine);
+            let script = tool.site.script.as_deref().map(grants::read_script);
+            let script = script.transpose().ok()?;
+            let why = ends.refusal(&ready::digest(tool, &decision, script.as_ref()))?;
+            let message = format!("{}: {why}", tool.manifest.id);
+            let problem = Problem::new(Severity::Warning, Code::Dependency, "/ready", message);
+            Some((decision.governing.file, problem))
+        });
+        found.collect()
+    }
 }
 
 /// The tools that run code of their callers, which could go on between calls.

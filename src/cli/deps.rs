@@ -7,7 +7,9 @@ use super::settings::Settings;
 use super::{host, words};
 use crate::base::text::{self, printable};
 use crate::fault::Kind;
+use crate::manifest::Language;
 use crate::packages::store::BuiltEnvironment;
+use crate::policy::packages::Ecosystem;
 use crate::service::Service;
 use crate::service::packages::{self, Need};
 use serde_json::{Value, json};
@@ -45,6 +47,9 @@ enum Verb {
         /// Write the lock to this file instead
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
+        /// The language of the code, where the policy names a lock for each: python or nodejs
+        #[arg(long, value_name = "L", value_parser = language)]
+        language: Option<Language>,
         /// Overwrite a lock that toolhost did not write
         #[arg(long)]
         replace: bool,
@@ -73,6 +78,11 @@ impl Preset {
             }
         }
     }
+}
+
+fn language(word: &str) -> Result<Language, String> {
+    let known = Language::from_word(word).filter(|it| Ecosystem::for_language(*it).is_some());
+    known.ok_or_else(|| "write python, nodejs or bun".to_owned())
 }
 
 /// The output of a verb, for a program and for a person.
@@ -146,8 +156,12 @@ async fn perform(service: &Service, verb: Verb) -> Result<VerbOutput, Refusal> {
             packages,
             preset: None,
             out,
+            language,
             replace,
-        } => lock(service, &tool, &packages, out, replace).await,
+        } => {
+            let (need, of_policy) = wanted(service, &tool, &packages, language)?;
+            lock(service, need, out.or(of_policy), replace).await
+        }
         Verb::Lock {
             tool,
             preset: Some(preset),
@@ -161,11 +175,6 @@ async fn perform(service: &Service, verb: Verb) -> Result<VerbOutput, Refusal> {
     }
 }
 
-/// What one tool requires. `Err`: it requires nothing.
-fn need(service: &Service, tool: &str) -> Result<Need, Refusal> {
-    packages::need(&service.catalog, tool)?.ok_or_else(|| nothing(tool))
-}
-
 fn nothing(tool: &str) -> Refusal {
     Refusal::new(
         Exit::Caller,
@@ -177,7 +186,11 @@ fn nothing(tool: &str) -> Refusal {
 /// code that follows.
 fn needs(service: &Service, tool: Option<&str>) -> Result<(Vec<Need>, Exit), Refusal> {
     if let Some(tool) = tool {
-        return Ok((vec![need(service, tool)?], Exit::Ok));
+        let needs = packages::needs(&service.catalog, tool)?;
+        if needs.is_empty() {
+            return Err(nothing(tool));
+        }
+        return Ok((needs, Exit::Ok));
     }
     let mut needs = Vec::new();
     let mut worst = Exit::Ok;
@@ -188,8 +201,8 @@ fn needs(service: &Service, tool: Option<&str>) -> Result<(Vec<Need>, Exit), Ref
         .list(&crate::registry::Filter::default())
     {
         let id = format!("{}@{}", tool.manifest.id, tool.manifest.version);
-        match packages::need(&service.catalog, &id) {
-            Ok(need) => needs.extend(need),
+        match packages::needs(&service.catalog, &id) {
+            Ok(more) => needs.extend(more),
             Err(fault) if fault.kind == Kind::DependencyError => {
                 let refusal = Refusal::from_fault(&fault);
                 worst = refusal.exit;
@@ -217,22 +230,29 @@ fn progress_ends() {
     }
 }
 
-async fn lock(
+/// What is to be locked, and the file that a policy names for it.
+fn wanted(
     service: &Service,
     tool: &str,
     packages: &[String],
+    language: Option<Language>,
+) -> Result<(Need, Option<PathBuf>), Refusal> {
+    let catalog = &service.catalog;
+    if packages.is_empty() {
+        // Ignores the present lock: the requirements may have changed since.
+        let need = packages::need_unlocked(catalog, tool)?.ok_or_else(|| nothing(tool))?;
+        return Ok((need, None));
+    }
+    let (need, path) = packages::need_named(catalog, tool, packages, language)?;
+    Ok((need, Some(path)))
+}
+
+async fn lock(
+    service: &Service,
+    need: Need,
     out: Option<PathBuf>,
     replace: bool,
 ) -> Result<VerbOutput, Refusal> {
-    let (need, of_policy) = match packages {
-        // Ignores the present lock: the requirements may have changed since.
-        [] => (
-            packages::need_unlocked(&service.catalog, tool)?.ok_or_else(|| nothing(tool))?,
-            None,
-        ),
-        _ => packages::need_named(&service.catalog, tool, packages)
-            .map(|(need, path)| (need, Some(path)))?,
-    };
     if need.wanted.locked {
         let files: Vec<String> = need
             .wanted
@@ -257,7 +277,6 @@ async fn lock(
         .and_then(|source| source.path.parent());
     let beside = folder.map(|folder| folder.join(&need.wanted.lock_file));
     let path = out
-        .or(of_policy)
         .or(beside)
         .ok_or_else(|| Refusal::new(Exit::Caller, "name a file with --out"))?;
     write_lock(&path, &resolved.text, replace)?;
@@ -292,7 +311,7 @@ fn lock_preset(
     out: Option<PathBuf>,
     replace: bool,
 ) -> Result<VerbOutput, Refusal> {
-    let of_policy = packages::need_named(&service.catalog, tool, &[])?.1;
+    let of_policy = packages::need_named(&service.catalog, tool, &[], Some(Language::Python))?.1;
     let path = out.unwrap_or(of_policy);
     write_lock(&path, preset.text(), replace)?;
     Ok(VerbOutput {
@@ -429,16 +448,16 @@ fn of_tool(
         .map_err(|e| Refusal::new(Exit::Host, format!("{}: {e}", text::path(store.path()))))?;
     let Some(tool) = tool else { return Ok(all) };
     let id = tool.split('@').next().unwrap_or(tool);
-    let need = packages::need(&service.catalog, tool);
-    let serving = need
-        .as_ref()
-        .ok()
-        .and_then(|need| service.packages.key(need.as_ref()?).ok());
+    let needs = packages::needs(&service.catalog, tool);
+    let serving = needs.iter().flatten();
+    let serving: Vec<_> = serving
+        .filter_map(|need| service.packages.key(need).ok())
+        .collect();
     let own = |entry: &BuiltEnvironment| {
-        entry.about.tool.split('@').next() == Some(id) || serving.as_ref() == Some(&entry.key)
+        entry.about.tool.split('@').next() == Some(id) || serving.contains(&entry.key)
     };
     let own: Vec<_> = all.into_iter().filter(|(entry, _)| own(entry)).collect();
-    match need {
+    match needs {
         // A tool that is gone, or is refused, may have left entries all the same.
         Err(fault) if own.is_empty() && fault.kind == Kind::ToolNotFoundError => Err(fault.into()),
         _ => Ok(own),
@@ -463,7 +482,7 @@ fn clean(service: &Service, tool: Option<&str>) -> Result<VerbOutput, Refusal> {
     match tool {
         None => store.forget_resolved().map_err(broken)?,
         Some(tool) => {
-            if let Ok(Some(need)) = packages::need(&service.catalog, tool) {
+            for need in packages::needs(&service.catalog, tool).unwrap_or_default() {
                 packages.forget(&need)?;
             }
         }

@@ -16,7 +16,6 @@ pub mod tree;
 pub use crate::policy::packages::{PackageRequirements, Required, SourceFile};
 pub use files::ScriptLocation;
 pub use index::{Credential, DEFAULT, Index};
-pub use python::from_command_line;
 
 use crate::base::files::Stamp;
 use crate::policy::FileProblem;
@@ -63,6 +62,18 @@ fn find_in(
         None => python::find(folder, location)?.map_or_else(node, |wanted| Ok(Some(wanted)))?,
     };
     Ok(wanted.filter(|wanted| !wanted.requires.is_empty()))
+}
+
+/// Packages that a person names, to be locked in a file of this name.
+pub fn from_command_line(
+    ecosystem: Ecosystem,
+    words: &[String],
+    lock_file: String,
+) -> Result<PackageRequirements, String> {
+    match ecosystem {
+        Ecosystem::Python => python::from_command_line(words, lock_file),
+        Ecosystem::Node => node::from_command_line(words, lock_file),
+    }
 }
 
 /// Reads a lock that lies beside no script: one of PEP 751, or of npm. `python`: as in

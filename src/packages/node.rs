@@ -125,6 +125,41 @@ pub(super) fn find(
     }))
 }
 
+/// Packages that a person names: `lodash`, `lodash@^4`, `@scope/name@1.0.0`.
+pub(super) fn from_command_line(
+    words: &[String],
+    lock_file: String,
+) -> Result<PackageRequirements, String> {
+    let mut asked = Dependencies::new();
+    let mut requires = Vec::new();
+    for word in words {
+        // The first `@` of a name is its scope.
+        let named = word.rsplit_once('@').filter(|(name, _)| !name.is_empty());
+        let (text, range) = named.unwrap_or((word, "*"));
+        let name = versions::name(Ecosystem::Node, text)
+            .ok_or_else(|| format!("`{}` is not the name of a package", shown(text)))?;
+        if !versions::is_range(Ecosystem::Node, range) {
+            return Err(format!("`{}`: {}", shown(word), no_range(range)));
+        }
+        requires.push(Required {
+            name: name.clone(),
+            versions: range.to_owned(),
+            pinned: versions::pins(Ecosystem::Node, range),
+            place: "(the command line)".to_owned(),
+        });
+        asked.insert(name, (range.to_owned(), false));
+    }
+    Ok(PackageRequirements {
+        ecosystem: Ecosystem::Node,
+        sources: Vec::new(),
+        packages: Vec::new(),
+        locked: false,
+        lock_file,
+        inputs: vec![("package.json".to_owned(), manifest(&asked))],
+        requires,
+    })
+}
+
 /// Reads a lock without a package.json beside it: the packages at its top are the requirements.
 pub(super) fn read_lock(lock: &TextFile) -> Result<PackageRequirements, FileProblem> {
     let tree = tree(lock)?;

@@ -148,7 +148,7 @@ pub(super) fn read_lock(file: TextFile, python: &str) -> Result<PackageRequireme
 }
 
 /// Requirements from the command line, for a lock of this name.
-pub fn from_command_line(
+pub(super) fn from_command_line(
     lines: &[String],
     lock_file: String,
 ) -> Result<PackageRequirements, String> {

@@ -1,5 +1,5 @@
 //! Starts of ready processes that ended before their call came. After three of them there are no
-//! more, until the tool or its policy changes.
+//! more, until the tool, its packages or its policy changes.
 
 use super::audit::segments;
 use crate::base::files::Folder;
@@ -64,7 +64,8 @@ impl EarlyEnds {
         };
         Some(format!(
             "every call starts cold: {} processes that were started before their calls ended \
-             without reading their input{said}",
+             without reading their input{said} (they are tried again once the tool, its packages or \
+             its policy changes)",
             ended.starts
         ))
     }

@@ -17,7 +17,7 @@ use crate::executor::process::{ReadyProcess, ReadyProcesses};
 use crate::fault::Fault;
 use crate::manifest::{Handler, Language};
 use crate::policy;
-use crate::registry::{Filter, Tool};
+use crate::registry::{Filter, Snapshot, Tool};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -30,13 +30,35 @@ const MAX_PREPARATION: Duration = Duration::from_secs(60);
 /// Most calls whose tools wait for their next process.
 const MAX_CALLED: usize = 64;
 
-/// What a process is started for, as a digest: the tool, its policies, its script.
+/// What a process is started for, as a digest: the tool, its policies, its script, its packages.
 pub fn digest(tool: &Tool, decision: &policy::Decision, script: Option<&policy::Script>) -> String {
     let script = script.map_or("", |script| &script.file.digest);
     let manifest = &tool.manifest.digest;
     let policies = &decision.governing.digest;
-    let whole = format!("{} {manifest} {policies} {script}", tool.reference());
+    let required = decision.packages.required.iter();
+    let locks = required.flat_map(|required| &required.sources);
+    let locks: Vec<&str> = locks.map(|file| file.sha256.as_str()).collect();
+    let locks = locks.join(" ");
+    let whole = format!(
+        "{} {manifest} {policies} {script} {locks}",
+        tool.reference()
+    );
     crate::base::sha256_hex(whole.as_bytes())
+}
+
+/// What is decided about what a process of this tool is started for: its script, or Python code that
+/// comes with a call.
+pub fn decide(
+    tool: &Tool,
+    snapshot: &Snapshot,
+    policies: &policy::Policies,
+    machine: &policy::Machine,
+) -> policy::Decision {
+    if policy::takes_source(&tool.manifest) {
+        requirements::of_source(tool, Language::Python, snapshot, policies, machine)
+    } else {
+        requirements::decide(tool, snapshot, policies, machine)
+    }
 }
 
 /// What is decided about Python code that comes with a call.
@@ -111,9 +133,11 @@ impl ReadyKeeper {
         lock(&self.cold).clone()
     }
 
-    /// Why no process is started for this any more.
+    /// Why no process is started for this any more. `None` also where nobody starts any: there no
+    /// call could have had one.
     pub(super) fn refusal(&self, digest: &str) -> Option<String> {
-        lock(&self.ends).refusal(digest)
+        let is_kept = lock(&self.calls).is_none();
+        is_kept.then(|| lock(&self.ends).refusal(digest)).flatten()
     }
 
     /// Ends all processes, and starts no more.

@@ -358,7 +358,8 @@ impl CallRecord {
     /// Why no process waits for calls of this tool any more, if that is so. What it said before it
     /// ended is not for callers.
     pub fn not_ready(&mut self, why: Option<String>) {
-        let words = "narrowed: it was not started before its call: that failed three times";
+        let words = "narrowed: it was not started before its call: that failed three times (its \
+            operator reads why)";
         let words = why.is_some().then(|| words.to_owned());
         self.notes.for_caller.extend(words);
         self.notes.all.extend(why);

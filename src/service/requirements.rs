@@ -227,14 +227,23 @@ pub fn name_packages(tool: &mut Arc<Tool>, decide: impl FnOnce(&Arc<Tool>) -> De
         return;
     }
     let decision = decide(tool);
-    let required = decision.packages.runs.first();
-    let Some(required) = required.and_then(|run| run.packages.required.as_ref()) else {
-        return;
-    };
+    let runs = decision.packages.runs.iter();
+    let lines = runs.filter_map(|run| Some(packages_of(run.packages.required.as_ref()?)));
+    let lines: String = lines.collect();
+    if !lines.is_empty() {
+        let manifest = &mut Arc::make_mut(tool).manifest;
+        Arc::make_mut(manifest).description += &lines;
+    }
+}
+
+fn packages_of(required: &PackageRequirements) -> String {
     let packages = required.packages.iter();
     let packages: Vec<String> = packages
         .map(|package| format!("{} {}", package.name, package.version))
         .collect();
-    let manifest = &mut Arc::make_mut(tool).manifest;
-    Arc::make_mut(manifest).description += &format!("\nPython packages: {}.", packages.join(", "));
+    let language = match required.ecosystem {
+        Ecosystem::Python => "Python",
+        Ecosystem::Node => "Node.js",
+    };
+    format!("\n{language} packages: {}.", packages.join(", "))
 }

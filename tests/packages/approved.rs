@@ -455,6 +455,54 @@ fn source_text_has_the_packages_of_the_lock_that_its_policy_names() {
 
 #[test]
 #[ignore = "second stage (.ci/full): needs a package index"]
+fn code_of_node_has_the_packages_of_a_lock_of_its_own() {
+    if !has("nodejs", 1) {
+        return;
+    }
+    let shop = IndexedHost::new(Who::ours());
+    let input = json!({"language": "nodejs", "code": FLAT}).to_string();
+    let call = || shop.cli(&["call", "core:run-code", "--json", "--input", &input]);
+    let policy = |lines: &[&str]| {
+        let rest = format!("[packages]\n{}\n", lines.join("\n"));
+        shop.playground.policy("run", "core:run-code", &rest);
+        shop.settle();
+    };
+    let node = "node = { index = \"default\", why = \"a test\" }";
+    let named = "node = { index = \"default\", lock_file = \"run-code.package-lock.json\", why = \"a test\" }";
+    let python =
+        "python = { index = \"default\", lock_file = \"run-code.pylock.toml\", why = \"a test\" }";
+    // What is missing is said for the language that the policy allows, to be written on two lines.
+    policy(&[node]);
+    let refused = shop.deps(&["lock", "core:run-code", "flat"]).stderr;
+    let line = refused.split('`').find(|part| part.starts_with("node = "));
+    policy(&[line.unwrap_or_else(|| panic!("{refused}"))]);
+    assert!(call().text().contains("does not exist"), "{:?}", call());
+    let checked = shop.cli(&["check"]).text();
+    assert!(checked.contains("every call is refused"), "{checked}");
+    let made = shop.deps_good(&["lock", "core:run-code", "flat@^1"]);
+    assert!(made.contains("run-code.package-lock.json"), "{made}");
+    assert_eq!(fits("ok", &call()), Ok(()), "{:?}", call());
+    let checked = shop.cli(&["check"]).text();
+    assert!(!checked.contains("every call is refused"), "{checked}");
+    let listed = shop.cli(&["list", "--json"]).text();
+    assert!(listed.contains("Node.js packages: flat "), "{listed}");
+    // With a lock for each language a person says which.
+    policy(&[named, python]);
+    let refused = shop.deps(&["lock", "core:run-code", "flat"]);
+    assert!(
+        refused.code == Some(2) && refused.stderr.contains("--language"),
+        "{refused:?}"
+    );
+    let more = ["lock", "core:run-code", "plain<2", "--language", "python"];
+    assert!(shop.deps_good(&more).contains("run-code.pylock.toml"));
+    for word in ["../x", "flat@git+ssh://x", "flat@npm:other@1"] {
+        let refused = shop.deps(&["lock", "core:run-code", word, "--language", "nodejs"]);
+        assert_eq!(refused.code, Some(2), "{word}: {}", refused.stderr);
+    }
+}
+
+#[test]
+#[ignore = "second stage (.ci/full): needs a package index"]
 fn builds_that_take_long_keep_no_caller_waiting() {
     let shop = IndexedHost::new(Who::ours());
     shop.policy("default", "required", true, "");

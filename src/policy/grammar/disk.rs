@@ -119,7 +119,7 @@ fn folder(
             let text = open(opened, Path::new(name))
                 .and_then(|(opened, about)| whole(opened, &about, &file));
             found.take(&file, text);
-        } else if !name.to_str().is_some_and(is_lock_name) {
+        } else if !name.to_str().is_some_and(is_lock_name) && !is_folder_without_policies(&file) {
             let why = "ignored: a policy file ends in `.policy.toml`";
             // Such a name looks like a policy: its author may believe that it is in force.
             let like = name.to_string_lossy().to_lowercase();
@@ -137,6 +137,18 @@ fn folder(
         }
     }
     Ok(())
+}
+
+/// A folder is not read. Only one with policies in it is told of.
+fn is_folder_without_policies(path: &Path) -> bool {
+    let is_folder = path.symlink_metadata().is_ok_and(|facts| facts.is_dir());
+    let has_policies = || {
+        let names = std::fs::read_dir(path).into_iter().flatten().flatten();
+        names
+            .map(|entry| entry.file_name())
+            .any(|name| name.to_str().is_some_and(is_policy_file))
+    };
+    is_folder && !has_policies()
 }
 
 /// Opens without following a link at the last component and without waiting.

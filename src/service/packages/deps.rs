@@ -4,84 +4,76 @@ use super::build::{self, Packages, ResolvedLock, under_way};
 use super::need::{LineSink, Need, unusable};
 use crate::base::text;
 use crate::fault::{Fault, Kind};
-use crate::manifest::Language;
+use crate::manifest::{Handler, Language};
 use crate::packages;
 use crate::packages::store::BuiltEnvironment;
 use crate::policy::Decision;
-use crate::policy::packages::{Ecosystem, Package};
+use crate::policy::packages::{Ecosystem, Package, PackageRules};
 use crate::service::catalog::Catalog;
 use crate::service::requirements;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// What a tool requires; `None`: nothing.
-pub fn need(catalog: &Catalog, reference: &str) -> Result<Option<Need>, Fault> {
+/// What a tool requires, for each language that it runs.
+pub fn needs(catalog: &Catalog, reference: &str) -> Result<Vec<Need>, Fault> {
     let decisions = catalog.decisions()?;
     let tool = decisions.snapshot.find(reference)?;
     let decided = decisions.decided(&tool);
-    Need::from_decision(
-        decided
-            .decision
-            .packages
-            .runs
-            .first()
-            .unwrap_or(&decided.decision),
-    )
+    let runs = match &decided.decision.packages.runs[..] {
+        [] => std::slice::from_ref(&decided.decision),
+        runs => runs,
+    };
+    let needs = runs
+        .iter()
+        .filter_map(|it| Need::from_decision(it).transpose());
+    needs.collect()
+}
+
+fn bad(kind: Kind, why: &str) -> Fault {
+    Fault::new(kind, text::printable(why)).by_caller()
 }
 
 /// The packages that a person names for the code of a builtin tool, and the lock file that its
-/// policy names.
+/// policy names. `language`: of the code, where the person says it.
 pub fn need_named(
     catalog: &Catalog,
     reference: &str,
     packages: &[String],
+    language: Option<Language>,
 ) -> Result<(Need, PathBuf), Fault> {
     let decisions = catalog.decisions()?;
     let tool = decisions.snapshot.find(reference)?;
-    fn bad(kind: Kind, why: &str) -> Fault {
-        Fault::new(kind, text::printable(why)).by_caller()
-    }
-    if !tool.manifest.handler.runs_no_script() {
+    let Handler::ServiceMethod { language: own, .. } = &tool.manifest.handler else {
         let why = "for this tool, name the packages in files beside its script";
         return Err(bad(Kind::ParameterValidationError, why));
-    }
-    let policies = &decisions.policies;
-    let machine = &decisions.rules.machine;
-    let decision = requirements::of_source(
-        &tool,
-        Language::Python,
-        &decisions.snapshot,
-        policies,
-        machine,
-    );
-    let allowed = decision
-        .packages
-        .allowed
-        .get(&Ecosystem::Python)
-        .and_then(|allowed| allowed.as_ref().ok());
-    let allowed =
-        allowed.and_then(|allowed| Some((allowed.rules.clone(), allowed.lock_file.clone()?)));
-    let (rules, path) = allowed.ok_or_else(|| {
-        let line = "python = \
-            { index = \"default\", lock_file = \"run-code.pylock.toml\", why = \"…\" }";
-        let why = format!(
-            "no policy for {reference} names a lock: write [packages] {line} \
-            into it"
-        );
+    };
+    let decide = |language| {
+        let machine = &decisions.rules.machine;
+        requirements::of_source(
+            &tool,
+            language,
+            &decisions.snapshot,
+            &decisions.policies,
+            machine,
+        )
+    };
+    let decided = decisions.decided(&tool);
+    let (ecosystem, rules, path) = lock_named(&decided.decision, reference, language.or(*own))?;
+    let language = match ecosystem {
+        Ecosystem::Python => Language::Python,
+        Ecosystem::Node => Language::Nodejs,
+    };
+    let runtime = decide(language).grants.runtime.ok_or_else(|| {
+        let why = format!("this host has no {}", language.name());
         bad(Kind::CapabilityError, &why)
     })?;
-    let runtime = decision
-        .grants
-        .runtime
-        .clone()
-        .ok_or_else(|| bad(Kind::CapabilityError, "this host has no Python"))?;
     let name = path
         .file_name()
         .unwrap_or_default()
         .to_string_lossy()
         .into_owned();
-    let wanted = packages::from_command_line(packages, name);
+    let wanted = packages::from_command_line(ecosystem, packages, name);
     let wanted = Arc::new(wanted.map_err(|why| bad(Kind::ParameterValidationError, &why))?);
     Ok((
         Need {
@@ -92,6 +84,54 @@ pub fn need_named(
         },
         path,
     ))
+}
+
+/// Whose lock is written: that of the language, else of the one for which the policy names a lock.
+fn lock_named(
+    decision: &Decision,
+    reference: &str,
+    language: Option<Language>,
+) -> Result<(Ecosystem, PackageRules, PathBuf), Fault> {
+    let wanted = language.and_then(Ecosystem::for_language);
+    let allows = |it: &Ecosystem| decision.packages.allowed.get(it).is_some_and(Result::is_ok);
+    let mut locks: Vec<_> = decision
+        .packages
+        .allowed
+        .iter()
+        .filter(|(ecosystem, _)| wanted.is_none_or(|wanted| wanted == **ecosystem))
+        .filter_map(|(ecosystem, allowed)| {
+            let allowed = allowed.as_ref().ok()?;
+            Some((
+                *ecosystem,
+                allowed.rules.clone(),
+                allowed.lock_file.clone()?,
+            ))
+        })
+        .collect();
+    match (locks.pop(), locks.is_empty()) {
+        (Some(lock), true) => Ok(lock),
+        (Some(_), false) => {
+            let why = format!(
+                "the policy of {reference} names a lock for each language: add --language python or \
+                 --language nodejs"
+            );
+            Err(bad(Kind::ParameterValidationError, &why))
+        }
+        (None, _) => {
+            let is_node = allows(&Ecosystem::Node) && !allows(&Ecosystem::Python);
+            let (name, ending) = match wanted {
+                Some(Ecosystem::Node) => ("node", "package-lock.json"),
+                None if is_node => ("node", "package-lock.json"),
+                _ => ("python", "pylock.toml"),
+            };
+            let why = format!(
+                "no policy for {reference} names a lock: write `[packages]` and, on a line below, \
+                 `{name} = {{ index = \"default\", lock_file = \"run-code.{ending}\", why = \"…\" \
+                 }}` into it"
+            );
+            Err(bad(Kind::CapabilityError, &why))
+        }
+    }
 }
 
 /// Like `need`, but as if the lock that will be written did not exist.

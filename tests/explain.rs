@@ -154,7 +154,7 @@ fn the_line_that_would_ask_is_one_that_does() {
     let ask = observed(&ended)[0]["ask"].as_str().unwrap().to_owned();
     for part in [
         &format!("\"{shown}\" in securityContext.fileAccess.allowRead"),
-        &format!("[files] read = [{{ path = \"{shown}\", why = \"…\" }}]"),
+        &format!("\n[files]\nread = [{{ path = \"{shown}\", why = \"…\" }}]"),
         "user_scripts/reads/reads.tool.json",
         "sandbox-policies/reads.policy.toml",
     ] {
@@ -435,18 +435,20 @@ fn no_grant_is_proposed_for_what_is_private_or_ours() {
             [false, false, false, false, true],
             "{who:?}: the last one is the control"
         );
-        // Who calls a tool does not choose what its person is asked to grant.
+        // Who calls a tool does not choose unseen what its person is asked to grant.
         let told = observed(&explained(
             &playground,
             "given",
             &json!({"files": files}).to_string(),
         ));
+        let asked: Vec<_> = told.iter().filter(|it| it["ask"].is_string()).collect();
+        let ask = asked.first().map(|it| it["ask"].as_str().unwrap());
         assert!(
-            told.iter().any(|denial| denial["target"] == files[4]),
-            "{who:?}: {told:?}"
-        );
-        assert!(
-            told.iter().all(|denial| denial["ask"].is_null()),
+            asked.len() == 1
+                && asked[0]["target"] == files[4]
+                && ask
+                    .unwrap()
+                    .starts_with("only an argument of this call names "),
             "{who:?}: {told:?}"
         );
     }
@@ -487,10 +489,12 @@ fn what_is_proposed_is_judged_first() {
 
 #[test]
 fn no_secret_stands_in_what_a_caller_is_told() {
-    let script = "import json, os, sys\nkey = json.load(sys.stdin)['key']\nfor path in ['/srv/' + \
-        key, '/srv/' + 'y' * 185 + '/' + key + '/a', '/srv/' + 'z' * 300]:\n    try:\n        \
+    let script =
+        &"import json, os, sys\nkey = json.load(sys.stdin)['key']\nfor path in ['/srv/' + \
+        key, '/srv/' + 'y' * 185 + '/' + key + '/a', '/srv/ZZZ']:\n    try:\n        \
         open(path)\n    except OSError:\n        pass\nos.symlink('/srv/' + key, \
-        '/tmp/l')\nopen('/tmp/l')\n";
+        '/tmp/l')\nopen('/tmp/l')\n"
+            .replace("ZZZ", &"z".repeat(300));
     let schema =
         json!({"type": "object", "properties": {"key": {"type": "string", "writeOnly": true}}});
     let playground = Playground::with(
@@ -752,23 +756,31 @@ fn the_recorder_has_no_more_capabilities_than_it_needs() {
     });
 }
 
-/// What a line of advice says to write: the entries of a list of the manifest, and a line of a
-/// policy.
+/// What advice says to write: the entries of a list of the manifest, and lines of a policy.
 fn advised(line: &str) -> (Value, String) {
     let (entries, rest) = line.split_once(" in securityContext.").unwrap();
-    let entries = &entries[entries.find(": \"").unwrap() + 2..];
+    let (_, entries) = entries.split_once("By hand: ").unwrap();
     let (place, rest) = rest.split_once(" (").unwrap();
-    let (_, rest) = rest.split_once("), and ").unwrap();
-    let (rule, _) = rest.rsplit_once(" in ").unwrap();
+    let (_, lines) = rest.split_once(":\n").unwrap();
     let list: Value = serde_json::from_str(&format!("[{entries}]")).unwrap();
     let asks = place
         .rsplit('.')
         .fold(list, |inner, name| json!({ name: inner }));
-    let (table, entry) = rule.split_once("] ").unwrap();
-    (
-        json!({ "securityContext": asks }),
-        format!("{table}]\n{entry}\n"),
-    )
+    (json!({ "securityContext": asks }), format!("{lines}\n"))
+}
+
+/// What a person reads, without the settings in its commands and the space before its lines.
+fn bare(playground: &Playground, text: &str) -> String {
+    let settings = format!(
+        "toolhost --root {} --audit-log {} ",
+        playground.base.display(),
+        playground.path("state/audit.jsonl").display()
+    );
+    assert!(
+        !text.contains("`toolhost ") || text.contains(&settings),
+        "{text}"
+    );
+    text.replace(&settings, "toolhost ").replace("\n  ", "\n")
 }
 
 /// Each kind of advice, followed to the letter: by the line of the policy that it names, and by
@@ -840,6 +852,7 @@ fn advice_works_as_it_is_printed() {
             playground.settle();
             let explained = explained(&playground, name, "{}");
             let plain = playground.cli(&["call", &tool, "--input", "{}"]).stderr;
+            let plain = bare(&playground, &plain);
             let line = observed(&explained)
                 .into_iter()
                 .filter_map(|denial| denial["ask"].as_str().map(str::to_owned))
@@ -860,7 +873,7 @@ fn advice_works_as_it_is_printed() {
                 let refused = playground.cli(&["call", &tool, "--input", "{}"]).stderr;
                 assert!(refused.contains("--suggest-policy"), "{name}: {refused}");
                 // `check` advises a command, which is run as it is printed.
-                let checked = playground.cli(&["check"]).text();
+                let checked = bare(&playground, &playground.cli(&["check"]).text());
                 let command = checked.split('`').find(|text| {
                     text.starts_with(&format!("toolhost audit {tool} --suggest-policy"))
                 });

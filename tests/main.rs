@@ -1,5 +1,6 @@
 //! All integration tests, in one binary: it links once. Every file is one subject.
 mod action;
+mod advice;
 mod arguments;
 mod artifacts;
 mod background;

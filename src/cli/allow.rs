@@ -7,13 +7,15 @@
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
 use super::{host, words};
-use crate::base::text::{self, printable};
+use crate::base::text::{self, is_in_string, names, printable};
 use crate::manifest::host::{HostPattern, parse_pattern};
 use crate::manifest::{Manifest, Selector};
 use crate::policy::suggest::Entry;
 use crate::policy::{self, Decision, Grantable, Policies, RequestKind, Verdict};
 use crate::registry::{Filter, Tool};
 use crate::service;
+use crate::service::audit::last::LatestDenial;
+use crate::service::{is_open_to_all, is_plain};
 use jsonc_parser::ParseOptions;
 use jsonc_parser::cst::{CstInputValue, CstRootNode};
 use nix::unistd::getuid;
@@ -51,6 +53,20 @@ pub struct Args {
     pub yes: bool,
 }
 
+impl Args {
+    /// Whether it says what to add.
+    fn names_something(&self) -> bool {
+        let lists = [
+            &self.read,
+            &self.write,
+            &self.host,
+            &self.capability,
+            &self.call,
+        ];
+        lists.iter().any(|words| !words.is_empty())
+    }
+}
+
 /// What is added to the lists of a manifest.
 #[derive(Debug, Default)]
 struct Requests {
@@ -59,6 +75,10 @@ struct Requests {
     hosts: BTreeSet<String>,
     capabilities: BTreeSet<String>,
     calls: BTreeSet<String>,
+    /// What a call was refused and only its caller named, each with the command that grants it.
+    only_named_by_caller: Vec<String>,
+    /// A person typed them; else they come from the log, where callers have a say.
+    is_typed: bool,
 }
 
 /// A tool that requests more.
@@ -82,17 +102,29 @@ struct Change {
 struct Proposal {
     changes: Vec<Change>,
     risks: Vec<String>,
+    /// What is not written, because only a caller named it.
+    left: Vec<String>,
 }
 
 pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     let proposal = propose(settings, &args)?;
+    proposal.left.iter().for_each(|line| words::note(line));
     if proposal.changes.is_empty() {
-        words::note(&format!(
-            "{}: nothing to write: its last calls were refused nothing that a manifest and a policy \
-             could request (`toolhost call {0} --explain` records more; --read, --write and --host \
-             name what to add)",
-            printable(&args.tool)
-        ));
+        let tool = printable(&args.tool);
+        if args.names_something() {
+            words::note(&format!("{tool}: it has that: nothing to write"));
+        } else if args.yes {
+            words::note(&format!(
+                "{tool}: nothing to write: --yes takes nothing from the log, in which callers have a \
+                 say: leave it out, or name what to add"
+            ));
+        } else if proposal.left.is_empty() {
+            words::note(&format!(
+                "{tool}: nothing to write: its last calls have no refusal on record that a manifest \
+                 and a policy could lift (the same call with --explain records all of them; --read, \
+                 --write and --host name what to add)"
+            ));
+        }
         return Ok(Exit::Ok.into());
     }
     proposal.changes.iter().for_each(Change::show);
@@ -181,6 +213,7 @@ fn propose(settings: &Settings, args: &Args) -> anyhow::Result<Proposal> {
     Ok(Proposal {
         changes: changes.filter(Change::is_one).collect(),
         risks,
+        left: requests.only_named_by_caller,
     })
 }
 
@@ -263,17 +296,6 @@ fn granted(verdict: &Verdict) -> (&str, &str, Option<&str>, bool) {
     )
 }
 
-/// Whether a text has this name, and not only as a part of a longer one.
-fn names(text: &str, name: &str) -> bool {
-    let is_part = |c: char| c.is_alphanumeric() || "-_.".contains(c);
-    !name.is_empty()
-        && text.match_indices(name).any(|(at, _)| {
-            let after = text[at + name.len()..].chars().next();
-            let before = text[..at].chars().next_back();
-            !before.into_iter().chain(after).any(is_part)
-        })
-}
-
 fn with_manifest(tool: &Tool, manifest: Manifest) -> Tool {
     Tool {
         manifest: Arc::new(manifest),
@@ -295,15 +317,20 @@ impl Requests {
         decision: &Decision,
     ) -> anyhow::Result<Requests> {
         let set = |words: &[String]| words.iter().cloned().collect();
-        let named = Requests {
-            read: set(&args.read),
-            write: set(&args.write),
-            hosts: set(&args.host),
-            capabilities: set(&args.capability),
-            calls: set(&args.call),
-        };
-        if named.lists().iter().any(|(_, words)| !words.is_empty()) {
-            return Ok(named);
+        if args.names_something() {
+            return Ok(Requests {
+                read: set(&args.read),
+                write: set(&args.write),
+                hosts: set(&args.host),
+                capabilities: set(&args.capability),
+                calls: set(&args.call),
+                only_named_by_caller: Vec::new(),
+                is_typed: true,
+            });
+        }
+        // Nobody would look at what callers brought into the log.
+        if args.yes {
+            return Ok(Requests::default());
         }
         let last = host::audit_log(settings)?.last_denials(tool, decision);
         let last = last.map_err(refused)?;
@@ -313,7 +340,7 @@ impl Requests {
         let newest = last.denials.first().map(|denial| denial.call.clone());
         for denial in last.denials {
             if Some(&denial.call) == newest.as_ref() {
-                found.add(&denial.operation, &denial.target, tool, &script);
+                found.add(&denial, tool, &script);
             }
         }
         Ok(found)
@@ -342,7 +369,9 @@ impl Requests {
             let is_expected = match verdict.what {
                 RequestKind::Read | RequestKind::Write => {
                     let area = verdict.area.as_ref();
-                    area.is_none_or(|area| area.folder().starts_with(&tool.site.folder))
+                    let is_own =
+                        area.is_none_or(|area| area.folder().starts_with(&tool.site.folder));
+                    is_own && (self.is_typed || verdict.what == RequestKind::Read)
                 }
                 RequestKind::Host => self.hosts.contains(&verdict.asked),
                 RequestKind::Capability => verdict.asked == "local-sockets",
@@ -358,28 +387,41 @@ impl Requests {
             .collect()
     }
 
-    /// Adds what a denial asks for, where the script names it: who calls a tool may not choose what
-    /// its person is asked to grant.
-    fn add(&mut self, operation: &str, target: &str, tool: &Tool, script: &str) {
+    /// Adds what a denial asks for, where it stands as a string in the script: who calls a tool may
+    /// not choose what its person is asked to grant. What was denied is one place, never a pattern.
+    fn add(&mut self, denial: &LatestDenial, tool: &Tool, script: &str) {
+        let LatestDenial {
+            operation, target, ..
+        } = denial;
         let path = tool.site.folder.join(target);
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
         let own = path.strip_prefix(&tool.site.folder).ok();
         let mut pattern = own.unwrap_or(&path).to_string_lossy().into_owned();
         if (target.ends_with('/') || path.is_dir()) && !pattern.ends_with('/') {
             pattern.push('/');
         }
-        match operation {
-            "connect" | "resolve" | "request" => {
-                let host = parse_pattern(target)
-                    .ok()
-                    .map(|host| HostPattern { port: None, ..host });
-                if host.is_some_and(|host| names(script, &host.to_string())) {
-                    self.hosts.insert(target.to_owned());
-                }
+        let host = parse_pattern(target).ok();
+        let host = host.map(|host| HostPattern { port: None, ..host }.to_string());
+        let file = target.trim_end_matches('/').to_owned();
+        let (list, option, name, word) = match (operation.as_str(), host) {
+            ("connect" | "resolve" | "request", Some(host)) => {
+                (&mut self.hosts, "--host", host, target.to_owned())
             }
-            "read" | "run" if names(script, &name) => _ = self.read.insert(pattern),
-            "write" if names(script, &name) => _ = self.write.insert(pattern),
-            _ => {}
+            ("read" | "run", _) => (&mut self.read, "--read", file, pattern),
+            ("write", _) => (&mut self.write, "--write", file, pattern),
+            _ => return,
+        };
+        let is_file = option != "--host";
+        if tool.site.manifest.as_os_str().is_empty() || is_file && !is_plain(&word) {
+            // What has no manifest requests nothing, and no manifest names such a file alone.
+        } else if is_in_string(script, &name) {
+            list.insert(word);
+        } else if names(&denial.arguments, &name) && (!is_file || is_open_to_all(&path)) {
+            let (id, word) = (&tool.manifest.id, words::quote(&word));
+            self.only_named_by_caller.push(format!(
+                "{operation} {}: only an argument of that call names it: `toolhost allow {id} {option} \
+                 {word}` grants it",
+                printable(target)
+            ));
         }
     }
 
@@ -422,8 +464,15 @@ impl Requests {
             });
         }
         let mut others = self.lists().into_iter().take(4);
-        if tool.manifest.id != policy::RUN_CODE || others.any(|(_, words)| !words.is_empty()) {
-            return Err(refused("this tool has no manifest of its own to add to").into());
+        if others.any(|(_, words)| !words.is_empty()) {
+            let words = "this tool has no manifest that could request it: its code has no network, and \
+                 what its policy lets it read is written there by hand";
+            return Err(refused(words).into());
+        }
+        if tool.manifest.id != policy::RUN_CODE && !self.calls.is_empty() {
+            return Err(
+                refused("only code of core:run-code calls tools without a manifest").into(),
+            );
         }
         let mut manifest = (*tool.manifest).clone();
         for id in &self.calls {
@@ -493,6 +542,7 @@ fn policy_change(
             policies: &folder,
         };
         let after = policy::suggest::policy(&tool.manifest, &tool.site, decision, &places);
+        let after = words::with_settings(&after);
         let named = policy::parse(&after, Path::new(""), false, &root(settings));
         let named = named.map_err(|_| refused(&after))?;
         let path = std::path::absolute(folder)?.join(format!("{}{}", named.name, policy::SUFFIX));

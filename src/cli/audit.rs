@@ -171,8 +171,10 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     }
     let text = if args.suggest_policy {
         suggest_policy(settings, &known, &tool, args.out.as_deref())?
-    } else {
+    } else if args.json {
         render(&with_records(settings, &known, &tool), &args)
+    } else {
+        words::with_settings(&render(&with_records(settings, &known, &tool), &args))
     };
     words::show(text.as_bytes());
     Ok(Exit::Ok.into())
@@ -253,6 +255,7 @@ fn suggest_policy(
         policies: &files::resolved(&settings.policy_path()),
     };
     let text = policy::suggest::policy(&tool.manifest, &tool.site, &decision, &places);
+    let text = words::with_settings(&text);
     let Some(file) = file else { return Ok(text) };
     // A second policy that names the exact id would stop everything.
     if decision.governing.exact || !text.lines().any(|line| line.starts_with("tools = ")) {

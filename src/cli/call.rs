@@ -511,13 +511,13 @@ fn explain(report: &Report, said: &str) -> String {
             leading.push(ask);
         }
     }
-    lines.extend(leading.iter().map(|ask| format!("  {ask}")));
+    lines.extend(leading.iter().map(|ask| indented("  ", ask)));
     for denial in told {
         lines.push(format!("  refused: {}", render_denial(denial)));
         let ask = denial.ask.iter();
         let ask =
             ask.filter(|ask| !said.contains(ask.as_str()) && !leading.contains(&ask.as_str()));
-        lines.extend(ask.map(|ask| format!("    {ask}")));
+        lines.extend(ask.map(|ask| indented("    ", ask)));
     }
     if let Some(first) = absent.first() {
         let all = absent.len();
@@ -534,6 +534,12 @@ fn explain(report: &Report, said: &str) -> String {
             .iter()
             .map(|what| format!("  not seen: {what}")),
     );
+    lines.join("\n")
+}
+
+/// A text of several lines, each moved to the right.
+fn indented(space: &str, text: &str) -> String {
+    let lines: Vec<String> = text.lines().map(|line| format!("{space}{line}")).collect();
     lines.join("\n")
 }
 

@@ -170,7 +170,7 @@ async fn report(settings: &Settings, launchers: &Arc<Launchers>) -> (Value, Exit
         "indexes": indexes,
         "auditLog": {
             "path": settings.audit_log.as_ref().map(|path| path.display().to_string()),
-            "opens": outcome(&audit_log.map(|_| "it can be opened".to_owned())),
+            "opens": outcome(&audit_log.map(|_| "yes".to_owned())),
         },
         "policies": outcome(&loaded.map(|_| is_loaded.to_owned()).map_err(|why| why.to_string())),
     });

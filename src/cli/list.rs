@@ -73,7 +73,11 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     let host = host::Tools::load(settings)?;
     let mut out = Vec::new();
     show(&host, &args, &mut out)?;
-    words::show(&out);
+    if args.json || args.format.is_some() {
+        words::show(&out);
+    } else {
+        words::show(words::with_settings(&String::from_utf8_lossy(&out)).as_bytes());
+    }
     let skipped = host.snapshot.skipped();
     if skipped > 0 {
         words::note(&format!(

@@ -169,6 +169,7 @@ fn run(mut cli: Cli) -> anyhow::Result<ExitCode> {
     if let Verb::Init(args) = &cli.verb {
         init::make(&mut cli.flags, args)?;
     }
+    words::keep_settings(&cli.flags);
     let settings = Settings::resolve(&cli.flags)?;
     match cli.verb {
         Verb::Init(_) => init::example(&settings),

@@ -58,7 +58,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         Refusal::new(Exit::Caller, format!("{error:#}"))
     }
     check_unclaimed(settings, &id(&args).map_err(refuse)?)?;
-    make(&folder, &args, &again(settings), &mut out).map_err(refuse)?;
+    make(&folder, &args, &mut out).map_err(refuse)?;
     words::show(&out);
     // The tool is made: policies that do not load are reported by its first call.
     if let Ok(now) = host::Tools::load(settings)
@@ -102,31 +102,7 @@ fn check_unclaimed(settings: &Settings, id: &str) -> anyhow::Result<()> {
     }
 }
 
-/// The command up to the verb, with the flags that name the same folders from any current folder.
-fn again(settings: &Settings) -> String {
-    let mut words = "toolhost".to_owned();
-    for (name, paths) in [
-        ("root", std::slice::from_ref(&settings.root)),
-        ("tools", &settings.tools),
-        ("scripts", &settings.scripts),
-        ("policies", settings.policies.as_slice()),
-    ] {
-        for path in paths.iter().filter(|_| settings.said_by[name] == FLAG) {
-            words.push_str(&format!(
-                " --{name} {}",
-                words::quote(&path.to_string_lossy())
-            ));
-        }
-    }
-    words
-}
-
-fn make(
-    scripts_folder: &Path,
-    args: &Args,
-    again: &str,
-    out: &mut dyn Write,
-) -> anyhow::Result<()> {
+fn make(scripts_folder: &Path, args: &Args, out: &mut dyn Write) -> anyhow::Result<()> {
     let id = id(args)?;
     let (namespace, name) = id.split_once(':').unwrap_or(("custom", &id));
     if namespace.eq_ignore_ascii_case(registry::CORE) {
@@ -188,11 +164,9 @@ fn make(
     } else {
         "text='hello world'".to_owned()
     };
-    let again = text::printable(again);
-    writeln!(
-        out,
-        "Next: {again} call {id} {example}\nWhat it may touch: {again} audit {id}"
-    )?;
+    let next = words::command(&format!("call {id} {example}"));
+    let audit = words::command(&format!("audit {id}"));
+    writeln!(out, "Next: {next}\nWhat it may touch: {audit}")?;
     Ok(())
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Control characters are escaped. If an answer cannot be written, the process fails.
 
+use super::settings::Flags;
 use crate::base::json::Indented;
 use crate::base::text;
 use crate::executor::Progress;
@@ -13,7 +14,8 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Longest object, and longest line of words, in a report, bytes.
@@ -23,6 +25,48 @@ const MAX_COLUMN_CHARS: usize = 56;
 
 /// A write to standard output has failed.
 static LOST: AtomicBool = AtomicBool::new(false);
+
+/// The flags of this process that name its settings, as words of a shell.
+static SETTINGS: OnceLock<String> = OnceLock::new();
+
+/// Keeps the settings that flags name, for the commands that are printed. Their paths are absolute,
+/// so that the commands work from any folder.
+pub fn keep_settings(flags: &Flags) {
+    let one = |path: &Option<PathBuf>| path.iter().cloned().collect::<Vec<_>>();
+    let all = [
+        ("root", one(&flags.root)),
+        ("tools", flags.tools.clone()),
+        ("scripts", flags.scripts.clone()),
+        ("policies", one(&flags.policies)),
+        ("config", one(&flags.config)),
+        ("audit-log", one(&flags.audit_log)),
+    ];
+    let all = all.iter().flat_map(|(name, paths)| {
+        paths.iter().map(move |path| {
+            let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+            format!(" --{name} {}", quote(&text::path(&path)))
+        })
+    });
+    let _ = SETTINGS.set(all.collect());
+}
+
+/// A command of this program, with the settings of this process.
+pub fn command(words: &str) -> String {
+    let settings = SETTINGS.get().map_or("", String::as_str);
+    format!("toolhost{settings} {words}")
+}
+
+/// Gives every command in a text, which begins as `` `toolhost VERB ``, the settings of this process.
+pub fn with_settings(lines: &str) -> String {
+    let mut parts = lines.split("`toolhost ");
+    let first = parts.next().unwrap_or_default().to_owned();
+    // One that has settings keeps them.
+    let parts = parts.map(|rest| match rest.starts_with("--") {
+        true => format!("`toolhost {rest}"),
+        false => format!("`{}", command(rest)),
+    });
+    parts.fold(first, |all, part| all + &part)
+}
 
 /// Writes lines for the person to standard error; a server writes them to its run log.
 pub fn note(lines: &str) {
@@ -44,7 +88,7 @@ pub fn waits_for(what: &str) {
 }
 
 fn tell(level: &str, lines: &str) {
-    let lines = text::printable_block(lines);
+    let lines = text::printable_block(&with_settings(lines));
     if !runlog::say(level, &lines) {
         let _ = writeln!(io::stderr().lock(), "{lines}");
     }
@@ -108,7 +152,7 @@ pub fn answer(report: &Value, json: bool, text: impl FnOnce() -> String) {
     say(if json {
         text::json(report, true)
     } else {
-        text()
+        with_settings(&text())
     }
     .trim_end());
 }

@@ -239,10 +239,8 @@ impl Snapshot {
             near => format!("Did you mean {near}?"),
         };
         let fault = fault(format!("Unknown tool '{shown}'. {end}"));
-        match self.unread(id).or_else(|| self.nothing_found()) {
-            None => fault,
-            Some(why) => fault.person(why),
-        }
+        let why = self.unread(id).or_else(|| self.nothing_found());
+        fault.person(why.unwrap_or_else(|| "`toolhost list` shows all names".to_owned()))
     }
 
     fn skipped_files(&self) -> impl Iterator<Item = &FileReport> {

@@ -1,7 +1,8 @@
 //! A call whose executor is done: what its tool was refused, and what it ended with.
 
 use super::artifacts::Received;
-use super::denials::{self, DenialContext};
+use super::denials;
+use super::grant_advice::DenialContext;
 use super::output;
 use super::record::CallRecord;
 use super::target::Decided;
@@ -134,10 +135,13 @@ impl<'r> Help<'r> {
             },
             log: outcome.logs.join("\n"),
             own,
+            recorded: target.found.explain
+                || (decision.shape.as_ref()).is_ok_and(|shape| shape.observe),
         };
         let reached = denials::limit_of(&outcome.ending);
-        let limit =
-            reached.and_then(|(limit, _)| denials::set_by(limit, decision, target.timeout_ms));
+        let limit = reached.and_then(|(limit, _)| {
+            denials::set_by(limit, decision, target.timeout_ms, about.has_manifest())
+        });
         let reached = reached
             .and_then(|(name, allowed)| denials::limit(name, allowed, decision, limit.clone()));
         let mut observed: Vec<_> = reached.into_iter().collect();

@@ -147,7 +147,9 @@ pub(super) fn shown_denials(mask: &Mask, denials: &[Denial]) -> Vec<Denial> {
     let denials = denials.iter().map(|denial| Denial {
         target: sanitize(&denial.target, TARGET),
         rule: sanitize(&denial.rule, TARGET),
-        ask: denial.ask.as_ref().map(|ask| sanitize(ask, ASK)),
+        // Lines of a policy stay lines.
+        ask: (denial.ask.as_ref())
+            .map(|ask| text::head(&text::printable_block(&mask.text(ask)), ASK)),
         ..denial.clone()
     });
     denials.collect()

@@ -142,6 +142,47 @@ fn a_wide_policy_stays_as_it_is_and_no_risk_is_accepted_unasked() {
     }
 }
 
+/// Callers have a say in what stands in the log, and none in what is granted: a place counts where it
+/// stands as a string in the script, never as a pattern, and nobody agrees unasked.
+#[test]
+fn a_caller_does_not_choose_what_is_granted() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let script = "import json, logging, sys\nfrom urllib.request import urlopen\n\
+        logger = logging.getLogger()\nlogger.info(2 * 3)\ndata = json.load(sys.stdin)\n\
+        try:\n    open(data['to'], 'w') if 'to' in data else urlopen(data['url'])\n\
+        except OSError:\n    pass\nfor name in ['own.txt']:\n    try:\n        open(name, 'w')\n    \
+        except OSError:\n        pass\nprint(1)\n";
+    playground.tool("writes", "python", script, json!({}));
+    playground.policy("writes", "esc:writes", "observe = true\n");
+    playground.settle();
+    let before = files(&playground);
+    for input in [
+        json!({"to": "rates/*"}),
+        json!({"to": "data"}),
+        json!({"url": "https://logger.info/"}),
+    ] {
+        playground.call("esc:writes", &input.to_string());
+        let ended = allow(&playground, &["--yes"], "");
+        assert_eq!(
+            (ended.code, files(&playground)),
+            (Some(0), before.clone()),
+            "{input}"
+        );
+        let shown = allow(&playground, &[], "n\n").stderr;
+        let added = shown.lines().filter(|line| line.starts_with("+ "));
+        let added: String = added.collect();
+        for other in ["rates", "\"data", "./data", "logger.info"] {
+            assert!(!added.contains(other), "{input} {other}: {shown}");
+        }
+        // The control: what the script says is proposed, as a risk.
+        assert!(
+            added.contains("own.txt") && shown.contains("high risk: write own.txt"),
+            "{shown}"
+        );
+        assert_eq!(files(&playground), before);
+    }
+}
+
 /// One file of policy can govern several tools: what is added for one is not given to another unasked.
 #[test]
 fn a_tool_under_the_same_policy_gets_nothing_unasked() {

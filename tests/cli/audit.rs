@@ -178,7 +178,7 @@ fn a_suggested_policy_leaves_out_what_no_policy_can_give_and_is_written_to_a_new
         r#"{"language": "python", "code": "print(1)"}"#,
     ];
     let (exit, _, err) = host.run(&code);
-    let hint = "`toolhost audit core:run-code --suggest-policy` prints what would grant it";
+    let hint = " audit core:run-code --suggest-policy` prints) what would grant it";
     assert!(exit == 3 && err.contains(hint), "{err}");
     let text = host.suggested("core:run-code");
     assert!(

@@ -117,7 +117,7 @@ fn packages_are_off_unless_a_policy_says_so_or_somebody_installed_them() {
         assert_eq!(listed(name)["available"], true);
     }
     let sentence = "its python packages (requirements.txt), which no policy allows it: write \
-                    [packages] python = { index = \"default\"";
+                    `[packages]` and, on a line below, `python = { index = \"default\"";
     let loose = format!("CapabilityError: {}", sentence.replace('"', "\\\""));
     for (name, wanted) in [
         ("loose", &*loose),
@@ -133,9 +133,9 @@ fn packages_are_off_unless_a_policy_says_so_or_somebody_installed_them() {
     assert!(needs.starts_with(sentence), "{needs}");
     // What the sentence says to write is enough.
     let entry = needs
-        .split("write [packages] ")
+        .split("on a line below, `")
         .nth(1)
-        .and_then(|rest| rest.split(" into").next())
+        .and_then(|rest| rest.split('`').next())
         .unwrap();
     playground.policy("loose", "esc:loose", &allowing(entry));
     playground.settle();

@@ -24,6 +24,33 @@ pub fn printable_block(text: &str) -> String {
     escape(text, true)
 }
 
+/// Whether a text has this name, and not only as a part of a longer one.
+pub fn names(text: &str, name: &str) -> bool {
+    let is_part = |c: char| c.is_alphanumeric() || "-_.".contains(c);
+    !name.is_empty()
+        && text.match_indices(name).any(|(at, _)| {
+            // A full stop that ends a sentence is no part of it.
+            let after = &text[at + name.len()..];
+            let after = after.strip_prefix('.').unwrap_or(after).chars().next();
+            let before = text[..at].chars().next_back();
+            !before.into_iter().chain(after).any(is_part)
+        })
+}
+
+/// Whether a name stands in a string of a script: a path, the end of one, or the host of a URL. A word
+/// of its code alone does not name a place.
+pub fn is_in_string(script: &str, name: &str) -> bool {
+    const QUOTES: [char; 3] = ['\'', '"', '`'];
+    !name.is_empty()
+        && script.match_indices(name).any(|(at, _)| {
+            let before = script[..at].chars().next_back();
+            let after = script[at + name.len()..].chars().next();
+            let begins = before.is_some_and(|c| QUOTES.contains(&c) || c == '/');
+            let ends = after.is_some_and(|c| QUOTES.contains(&c) || "/:?#".contains(c));
+            begins && ends
+        })
+}
+
 /// A path as one line.
 pub fn path(path: &Path) -> String {
     printable(&path.to_string_lossy())

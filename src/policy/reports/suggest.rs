@@ -101,12 +101,19 @@ fn head(manifest: &Manifest, site: &ToolPaths, decision: &Decision, places: &Pla
         while decision.governing.policy == name || own_file == Some(&format!("{name}{SUFFIX}")) {
             name.push_str("-own");
         }
-        let root = text::path(places.root);
-        let path = text::path(&places.policies.join(format!("{name}{SUFFIX}")));
-        out.push_str(&format!(
-            "# Its file: {path} (`toolhost --root '{root}' audit {id} --suggest-policy --out \
-             '{path}'`).\n"
-        ));
+        let policies = places.policies;
+        if policies.is_file() {
+            out.push_str(&format!(
+                "# This host reads one file of policies, {}, and no other: a policy for {id} alone \
+                 needs a folder of policies (--policies FOLDER).\n",
+                text::path(policies)
+            ));
+        } else {
+            let path = text::path(&policies.join(format!("{name}{SUFFIX}")));
+            out.push_str(&format!(
+                "# Its file: {path} (`toolhost audit {id} --suggest-policy --out '{path}'`).\n"
+            ));
+        }
         if !file.is_empty() {
             out.push_str(&format!(
                 "# It replaces {file} for this tool: one policy alone governs a tool. \

@@ -55,7 +55,9 @@ pub fn refusal(decision: &Decision) -> Option<Fault> {
         .chain(passed_over.map(|policy| policy.words.clone()))
         .map(|line| format!("\n  {line}"))
         .collect();
-    let suggest = format!("`toolhost audit {id} --suggest-policy` prints what would grant");
+    let suggest = format!(
+        "`toolhost allow {id}` writes (`toolhost audit {id} --suggest-policy` prints) what would grant"
+    );
     let grantable = governing.unnamed || refused.iter().any(|verdict| !verdict.never());
     let fix = match (refused.iter().any(|verdict| verdict.never()), grantable) {
         (true, false) => {

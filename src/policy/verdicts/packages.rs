@@ -78,10 +78,10 @@ pub fn grant_of(
             } else {
                 ""
             };
-            let entry = format!("[packages] {name} = {{ index = \"default\", why = \"…\" }}");
+            let entry = format!("{name} = {{ index = \"default\", why = \"…\" }}");
             let words = format!(
-                "its {name} packages ({files}), which no policy allows it: write {entry} into its \
-                policy{also}"
+                "its {name} packages ({files}), which no policy allows it: write `[packages]` and, on \
+                 a line below, `{entry}` into its policy{also}"
             );
             lacking(&asked, refusal.clone(), words)
         }

@@ -45,6 +45,9 @@ pub struct LatestDenial {
     pub calls: u64,
     /// What changed since that call: `manifest`, `policy`.
     pub changed: Vec<&'static str>,
+    /// The arguments of that call, as the record has them.
+    #[serde(skip)]
+    pub arguments: String,
 }
 
 impl Log {
@@ -180,6 +183,7 @@ impl LastDenials {
                     narrower,
                     calls: 1,
                     changed,
+                    arguments: text(&record["arguments"]),
                 });
             } else {
                 self.more += 1;

@@ -331,7 +331,7 @@ impl Installer<'_> {
                 .chain([words.to_owned()])
                 .collect();
             Fault {
-                person: denials::network_hints(&traffic, &[]),
+                person: denials::joined(denials::network_hints(&traffic, &[])),
                 ..failed(what, &words.join("\n"))
             }
         };

@@ -596,6 +596,7 @@ fn an_entry_point_is_loaded_before_its_input() {
         let web = Web::start(&playground, &[]);
         for n in [4, 5] {
             awaits(&web, "esc:probe", &[], 1);
+            std::thread::sleep(Duration::from_millis(200));
             let output = is_ready(&called(&web, json!({"n": n}), &[]));
             assert!(
                 output[0] == n && output[1].as_f64().unwrap() > 0.1,

@@ -332,13 +332,13 @@ fn put_into_store(
     layout: Layout,
     python: &Path,
 ) -> anyhow::Result<()> {
-    let need = toolhost::service::packages::need(&service.catalog, &format!("bench:{size}"))
-        .map_err(told)?
-        .context("it requires something")?;
+    let tool = format!("bench:{size}");
+    let needs = toolhost::service::packages::needs(&service.catalog, &tool).map_err(told)?;
+    let need = needs.first().context("it requires something")?;
     let packages = &service.packages;
     let (store, key) = (
         packages.store().map_err(told)?,
-        packages.key(&need).map_err(told)?,
+        packages.key(need).map_err(told)?,
     );
     let work = store.begin(&key)?;
     let into = work.path.join(&layout.from);
@@ -357,7 +357,7 @@ fn put_into_store(
     let places = [(size.to_owned(), package.clone())].into();
     let about = BuildInfo {
         ecosystem: Ecosystem::Python,
-        tool: need.tool,
+        tool: need.tool.clone(),
         index: DEFAULT.to_owned(),
         runtime: python.display().to_string(),
         builds: false,

@@ -346,7 +346,7 @@ fn with_own_files(service: &Service, mut request: CallRequest) -> anyhow::Result
         return Ok(request);
     };
     let tool = service.catalog.registry.snapshot().find(&request.tool);
-    // The call says why there is no such tool.
+    // The call says why the tool is unknown.
     for (name, _) in tool.iter().flat_map(|tool| tool.manifest.file_parameters()) {
         if let Some(path) = given.get(name).and_then(|text| text.strip_prefix('@')) {
             request.files.push(bring(name, path)?);

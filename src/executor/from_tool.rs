@@ -77,7 +77,7 @@ pub enum Event {
     Message(Level, String),
     /// A part of the answer of a tool that streams. The outcome still holds the whole answer.
     Chunk(Text),
-    /// The JSON of a `Showing`, checked. It is no part of the answer.
+    /// The JSON of a `Showing`, checked. The answer does not have it.
     Shown(Text),
 }
 

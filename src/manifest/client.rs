@@ -23,7 +23,7 @@ pub enum ClientTool {
     Shell,
 }
 
-/// The form of a text. It is told to the model, which can be held to it; the text is not checked
+/// The form of a text. The model is shown it, which can be held to it; the text is not checked
 /// here.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase", deny_unknown_fields)]

@@ -7,7 +7,7 @@ use crate::base::json::escape_segment;
 use crate::base::{sha256_hex, text};
 use crate::manifest::schema::Schema;
 use crate::manifest::{Alias, Code, Execution, Manifest, arguments};
-use serde_json::{Value, json};
+use serde_json::json;
 use std::sync::Arc;
 
 /// Why an alias is refused: the pointer, and the words.
@@ -100,8 +100,7 @@ fn open_parameters(alias: &Alias, of: &Manifest) -> Result<Option<Schema>, Flaw>
         properties.retain(|name, _| !fixed.contains_key(name));
     }
     if let Some(required) = open["required"].as_array_mut() {
-        let is_open = |name: &Value| name.as_str().is_none_or(|name| !fixed.contains_key(name));
-        required.retain(is_open);
+        required.retain(|name| name.as_str().is_none_or(|name| !fixed.contains_key(name)));
     }
     let compiled = Schema::compile(&open).map_err(|problem| {
         let message = format!(

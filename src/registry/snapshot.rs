@@ -147,7 +147,7 @@ impl Snapshot {
         found.ok_or_else(|| mismatch(id, range, versions))
     }
 
-    /// The tool that an alias stands for. `None`: it is no alias.
+    /// The tool that an alias stands for. `None`: it is not an alias.
     pub fn behind(&self, tool: &Tool) -> Option<Arc<Tool>> {
         self.find(&tool.manifest.alias()?.tool).ok()
     }

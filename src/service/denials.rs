@@ -77,7 +77,7 @@ pub(super) fn observed(
 }
 
 /// Where the call itself names something that it was refused, that is the cause. What an interpreter
-/// or a library looked for beside it (the files of a resolver, say) is told, and not proposed.
+/// or a library looked for beside it (the files of a resolver, say) is reported, and not proposed.
 fn keep_causes(denials: &mut [Denial]) {
     if denials.iter().any(|denial| denial.named) {
         let others = denials.iter_mut().filter(|denial| !denial.named);

@@ -22,10 +22,11 @@ impl Pipeline {
         }
         let secrets = decided.redaction.host.finder();
         let artifacts = self.artifacts.clone();
-        let received = move || artifacts.receive(files, secrets.as_ref());
         let principal = &decided.found.rights.principal;
-        let received = self.limiter.readers.run(principal, received).await;
-        received.map_err(unstored)
+        let received = self.limiter.readers.run(principal, move || {
+            artifacts.receive(files, secrets.as_ref())
+        });
+        received.await.map_err(unstored)
     }
 
     /// Gives the artifacts of a good answer to their owner.
@@ -37,13 +38,12 @@ impl Pipeline {
     ) -> Result<(), Fault> {
         let artifacts = self.artifacts.clone();
         let principal = owner.principal.clone();
-        let keep = move || {
+        let kept = self.limiter.readers.run(&principal, move || {
             let kept = artifacts.keep(&owner, left);
             let pictures = artifacts.pictures(&kept);
             (kept, pictures)
-        };
-        let kept = self.limiter.readers.run(&principal, keep).await;
-        let (kept, pictures) = kept.map_err(unstored)?;
+        });
+        let (kept, pictures) = kept.await.map_err(unstored)?;
         record.report.delivery.pictures = pictures;
         let result = unwritten(&kept);
         record.report.observed.artifacts.extend(kept);

@@ -55,8 +55,10 @@ impl OwnTools {
         if definitions.is_empty() {
             return Ok(OwnTools::default());
         }
-        let read = move || OwnTools::read(&definitions, is_taken);
-        CallDeadline::usual(principal, None).run(true, read).await?
+        let deadline = CallDeadline::usual(principal, None);
+        deadline
+            .run(true, move || OwnTools::read(&definitions, is_taken))
+            .await?
     }
 
     pub fn find(&self, name: &str) -> Option<&Arc<Tool>> {
@@ -93,8 +95,9 @@ fn read(definition: &Value) -> Result<Tool, String> {
             ));
         }
     };
-    let is_plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-');
-    if name.is_empty() || name.len() > MAX_NAME_CHARS || !name.bytes().all(is_plain) {
+    let mut bytes = name.bytes();
+    let is_plain = bytes.all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'));
+    if name.is_empty() || name.len() > MAX_NAME_CHARS || !is_plain {
         return Err(format!(
             ".name: must be 1 to {MAX_NAME_CHARS} of A-Za-z0-9_-."
         ));

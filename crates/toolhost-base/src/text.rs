@@ -29,7 +29,7 @@ pub fn names(text: &str, name: &str) -> bool {
     let is_part = |c: char| c.is_alphanumeric() || "-_.".contains(c);
     !name.is_empty()
         && text.match_indices(name).any(|(at, _)| {
-            // A full stop that ends a sentence is no part of it.
+            // A full stop that ends a sentence does not belong to it.
             let after = &text[at + name.len()..];
             let after = after.strip_prefix('.').unwrap_or(after).chars().next();
             let before = text[..at].chars().next_back();

@@ -139,7 +139,7 @@ fn folder(
     Ok(())
 }
 
-/// A folder is not read. Only one with policies in it is told of.
+/// A folder is not read. Only one with policies in it is reported.
 fn is_folder_without_policies(path: &Path) -> bool {
     let is_folder = path.symlink_metadata().is_ok_and(|facts| facts.is_dir());
     let has_policies = || {

@@ -78,16 +78,12 @@ impl Runs {
     pub fn forget(&mut self, now: Timestamp) -> Vec<String> {
         let kept = SignedDuration::from_hours(RUN_TTL_HOURS);
         let mut gone = Vec::new();
-        let is_late = |run: &Run| run.expires.is_some_and(|until| until <= now);
-        let is_old = |run: &Run| {
-            run.ended
-                .is_some_and(|ended| now.duration_since(ended) > kept)
-        };
         let runs = self.all.iter().map(|(_, open)| &open.run);
-        let over: Vec<String> = runs
-            .filter(|run| is_late(run) || is_old(run))
-            .map(|run| run.id.clone())
-            .collect();
+        let over = runs.filter(|run| {
+            let age = run.ended.map(|ended| now.duration_since(ended));
+            run.expires.is_some_and(|until| until <= now) || age.is_some_and(|age| age > kept)
+        });
+        let over: Vec<String> = over.map(|run| run.id.clone()).collect();
         for id in over {
             let Some(OpenRun { mut run, .. }) = self.all.remove(&id).map(Entry::into_value) else {
                 continue;
@@ -96,7 +92,8 @@ impl Runs {
             if !run.store {
                 continue;
             }
-            if is_old(&run) {
+            let age = run.ended.map(|ended| now.duration_since(ended));
+            if age.is_some_and(|age| age > kept) {
                 gone.push(id);
             } else {
                 // An ended run fits where it was.

@@ -30,12 +30,12 @@ pub async fn list(known: KnownRequest, uri: Uri) -> Result<Response, Refusal> {
         .limiter
         .try_answer(&caller.user, MAX_LISTED * LISTED_BYTES)?;
     let (readers, user) = (service.limiter.readers.clone(), caller.user.clone());
-    let list = move || {
+    let listed = readers.run(&user, move || {
         let mut all = service.artifacts_of(&caller, Some(&owner));
         all.truncate(MAX_LISTED);
         all
-    };
-    let listed = readers.run(&user, list).await.unwrap_or_default();
+    });
+    let listed = listed.await.unwrap_or_default();
     Ok(reply::json(StatusCode::OK, &json!({ "artifacts": listed })))
 }
 
@@ -51,8 +51,8 @@ pub async fn one(
     let reserved = service.limiter.try_answer(&caller.user, PIECE_BYTES)?;
     let (readers, user) = (service.limiter.readers.clone(), caller.user.clone());
     // The whole content is compared with its digest.
-    let open = move || service.artifact(&caller, Some(&owner), &id);
-    let open = readers.run(&user, open).await.ok().flatten();
+    let open = readers.run(&user, move || service.artifact(&caller, Some(&owner), &id));
+    let open = open.await.ok().flatten();
     let OpenArtifact { file, content } = open.ok_or_else(|| {
         Refusal::new(
             StatusCode::NOT_FOUND,

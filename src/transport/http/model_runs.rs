@@ -211,13 +211,14 @@ impl Run {
         let label = service::label(request.user.take()).map_err(Refusal::unreadable)?;
         let service = &known.server.service;
         let who = service.catalog.who(&known.caller, label.as_deref());
-        let make = || OfferedTools::new(service, &who);
-        let all = known.server.lists.find(service, &who, make);
+        let lists = &known.server.lists;
+        let all = lists.find(service, &who, || OfferedTools::new(service, &who));
         let (narrowed, brought) = narrowed(&request.tools)?;
         let taken = ToolNames::new(known, label.as_deref()).taken();
-        let is_taken = move |name: &str| taken.id(name).is_some();
-        let own = OwnTools::read_for(&known.caller.user, brought, is_taken).await;
-        let own = own.map_err(Refusal::unreadable)?;
+        let own = OwnTools::read_for(&known.caller.user, brought, move |name| {
+            taken.id(name).is_some()
+        });
+        let own = own.await.map_err(Refusal::unreadable)?;
         let mut tools = chat_tools(&listed(&all, narrowed.as_deref()), &all.names);
         let offered = tools
             .iter()
@@ -225,11 +226,12 @@ impl Run {
         let offered = offered.collect();
         let brought: Vec<_> = own.iter().cloned().collect();
         tools.extend(chat_tools(&brought, &export::names(&brought)));
-        let name_of = |id: &str| all.names.name(id).unwrap_or_else(|| id.to_owned());
         let items = items(known, label.as_deref(), &mut request)?;
         let instructions = request.instructions.as_deref();
-        let conversation =
-            Conversation::read(instructions, &items, name_of).map_err(Refusal::unreadable)?;
+        let conversation = Conversation::read(instructions, &items, |id| {
+            all.names.name(id).unwrap_or_else(|| id.to_owned())
+        });
+        let conversation = conversation.map_err(Refusal::unreadable)?;
         model.check_hour(&known.caller.user)?;
         Ok(Run {
             _place: model.enter(&known.caller.user)?,
@@ -300,10 +302,10 @@ impl Run {
                 Finish::Stop => {}
             }
             let ended = self.calls(start, turn.calls, to).await;
-            let is_over = |(call, ended): &(ToolCall, Ended)| {
-                ended.client.is_some() || (call.is_final && ended.is_success)
-            };
-            if ended.iter().any(is_over) {
+            let is_over = ended
+                .iter()
+                .any(|(call, ended)| ended.client.is_some() || (call.is_final && ended.is_success));
+            if is_over {
                 return Ok(ResponseStatus::Completed);
             }
             let ended: Vec<(ModelCall, String)> = ended
@@ -325,7 +327,7 @@ impl Run {
         Err(Fault::new(Kind::ResourceLimitError, words))
     }
 
-    /// One turn of the model; its text is told as it comes.
+    /// One turn of the model; its text is sent as it comes.
     async fn model_turn(
         &mut self,
         start: &Start,
@@ -490,12 +492,12 @@ fn items(
 
 /// The offered tools of this host, as far as they are asked for. `only`: ids or names.
 fn listed(all: &OfferedTools, only: Option<&[String]>) -> Vec<Arc<Tool>> {
-    let is_asked = |tool: &&Arc<Tool>| {
+    let asked = all.tools.iter().filter(|tool| {
         let id = &tool.manifest.id;
         let name = all.names.name(id).unwrap_or_default();
         only.is_none_or(|only| only.contains(id) || only.contains(&name))
-    };
-    all.tools.iter().filter(is_asked).cloned().collect()
+    });
+    asked.cloned().collect()
 }
 
 fn chat_tools(tools: &[Arc<Tool>], names: &Names) -> Vec<Value> {
@@ -559,7 +561,7 @@ fn found(known: &KnownRequest, id: &str, uri: &Uri) -> Result<Arc<Stored>, Refus
         .background
         .owner(&known.caller, label.as_deref())?;
     known.server.responses.find(&owner, id).ok_or_else(|| {
-        let words = "There is no such response: it was not stored, or is gone.";
+        let words = "This response is unknown: it was not stored, or is gone.";
         Refusal::new(StatusCode::NOT_FOUND, malformed(words))
     })
 }

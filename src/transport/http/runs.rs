@@ -123,8 +123,10 @@ impl Turn {
         let owner = server.background.owner(&start.known.caller, label)?;
         let names = ToolNames::new(&start.known, label);
         let taken = names.taken();
-        let is_taken = move |name: &str| taken.id(name).is_some();
-        let own = OwnTools::read_for(&start.known.caller.user, body.tools, is_taken).await?;
+        let own = OwnTools::read_for(&start.known.caller.user, body.tools, move |name| {
+            taken.id(name).is_some()
+        });
+        let own = own.await?;
         let mut made = HashMap::new();
         let mut calls = Vec::new();
         for Object(call) in body.calls {
@@ -282,6 +284,12 @@ pub async fn delete(
     Err(no_such_run())
 }
 
+fn outputs_of(body: &str) -> Result<Object<OutputsBody>, Refusal> {
+    let document = body::document(body)?;
+    serde_json::from_str(document.as_str())
+        .map_err(|error| Refusal::unreadable(malformed(OUTPUTS_SHAPE).details(error.to_string())))
+}
+
 /// `POST /v1/runs/{run}/submit_tool_outputs`.
 pub async fn submit(
     known: KnownRequest,
@@ -289,13 +297,7 @@ pub async fn submit(
     body: Body,
 ) -> Result<Response, Refusal> {
     let received = body::read(&known, "", body, |_| true).await?;
-    let parse = |body: &str| {
-        let document = body::document(body)?;
-        serde_json::from_str::<Object<OutputsBody>>(document.as_str()).map_err(|error| {
-            Refusal::unreadable(malformed(OUTPUTS_SHAPE).details(error.to_string()))
-        })
-    };
-    let Object(body) = body::parse(&known, received.text, parse).await?;
+    let Object(body) = body::parse(&known, received.text, outputs_of).await?;
     let label = service::label(body.user).map_err(Refusal::unreadable)?;
     let background = &known.server.background;
     let owner = background.owner(&known.caller, label.as_deref())?;

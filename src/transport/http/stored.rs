@@ -31,7 +31,7 @@ pub struct StoredResponses(Mutex<Shares<String, Arc<Stored>>>);
 /// One response, while it runs and afterwards.
 pub struct Stored {
     owner: Owner,
-    /// What the model was told before it.
+    /// What the model heard before it.
     items: Vec<Value>,
     told: Mutex<Told>,
     changed: watch::Sender<()>,
@@ -114,7 +114,7 @@ impl StoredResponses {
         }
     }
 
-    /// Adds what was told since. Without room the response ends.
+    /// Adds what came since. Without room the response ends.
     pub fn add(&self, stored: &Stored, stream: &mut Stream) {
         let events = stream.take_events();
         if events.is_empty() {
@@ -150,11 +150,10 @@ impl StoredResponses {
     /// A response of this owner.
     pub fn find(&self, owner: &Owner, id: &str) -> Option<Arc<Stored>> {
         let mut all = lock(&self.0);
-        let is_old = |stored: &Stored| {
+        let old = all.iter().filter(|(_, stored)| {
             let ended = lock(&stored.told).ended;
             ended.is_some_and(|ended| ended.elapsed() > KEPT)
-        };
-        let old = all.iter().filter(|(_, stored)| is_old(stored));
+        });
         let old: Vec<String> = old.map(|(id, _)| id.clone()).collect();
         old.iter().for_each(|id| _ = all.remove(id));
         all.get(&id.to_owned())
@@ -170,7 +169,7 @@ impl StoredResponses {
         };
         let stored = self
             .find(owner, id)
-            .ok_or_else(|| refuse("there is no such response; it was not stored, or is gone."))?;
+            .ok_or_else(|| refuse("this response is unknown; it was not stored, or is gone."))?;
         let response = stored.response();
         if response["status"] == "in_progress" {
             return Err(refuse("this response has not ended."));

@@ -184,11 +184,11 @@ impl Frontend {
         let service = self.mcp.service.clone();
         let readers = service.limiter.readers.clone();
         let id = id.to_owned();
-        let read = move || {
+        let content = readers.run(&user, move || {
             let uri = format!("{SCHEME}{id}");
             listed::artifact(&uri, service.artifact(&caller, label.as_deref(), &id))
-        };
-        let content = readers.run(&user, read).await.map_err(|e| {
+        });
+        let content = content.await.map_err(|e| {
             ErrorData::internal_error(format!("The artifact was not read: {e}"), None)
         })??;
         asked.charge(content).map(Into::into)
@@ -627,8 +627,10 @@ impl ServerHandler for Frontend {
         let caller = asked.caller.clone();
         let service = self.mcp.service.clone();
         let (readers, user) = (service.limiter.readers.clone(), caller.user.clone());
-        let list = move || service.artifacts_of(&caller, label.as_deref());
-        let artifacts = readers.run(&user, list).await.unwrap_or_default();
+        let artifacts = readers.run(&user, move || {
+            service.artifacts_of(&caller, label.as_deref())
+        });
+        let artifacts = artifacts.await.unwrap_or_default();
         let offered = self.offered(&context)?;
         asked.charge(offered.documents.resources(artifacts, request)?)
     }

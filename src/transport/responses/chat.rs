@@ -146,7 +146,7 @@ impl ChatReader {
         // The words of the parser would show what was sent.
         let chunk: Chunk = serde_json::from_slice(json).map_err(|why| {
             let place = format!("column {}", why.column());
-            wrong("sent what is no chat completion").person(place)
+            wrong("sent something else than a chat completion").person(place)
         })?;
         if chunk.error.is_some() {
             return Err(wrong("reported an error"));

@@ -109,7 +109,7 @@ pub fn client_item(call: &ToolCall, client: &ClientCall, is_done: bool) -> Value
     item
 }
 
-/// The text of the item that is told in pieces.
+/// The text of the item that is sent in pieces.
 pub fn client_text(client: &ClientCall) -> Option<String> {
     match &client.what {
         ClientTool::Function => Some(Value::from(client.arguments.clone()).to_string()),

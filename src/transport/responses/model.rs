@@ -217,7 +217,7 @@ impl KeyFilter {
 pub struct Answering {
     posted: Posted,
     reader: ChatReader,
-    /// The bytes of an answer that is no stream.
+    /// The bytes of an answer that is not a stream.
     whole: Option<Vec<u8>>,
     mask: Mask,
     filter: KeyFilter,
@@ -226,7 +226,7 @@ pub struct Answering {
     asked: usize,
 }
 
-/// Longest answer that is no stream, bytes.
+/// Longest answer that is not a stream, bytes.
 const MAX_WHOLE_BYTES: usize = 8 * 1024 * 1024;
 
 impl Answering {

@@ -1,4 +1,4 @@
-//! The events of one response. Their rules hold whatever is told: one item is open at a time, its
+//! The events of one response. Their rules hold whatever is sent: one item is open at a time, its
 //! index is its place in the output, and numbers have no gap.
 
 use jiff::Timestamp;
@@ -28,7 +28,7 @@ pub enum ResponseStatus {
 pub struct Stream {
     response: Value,
     output: Vec<Value>,
-    /// The item whose events are told, as it was added.
+    /// The item whose events are sent, as it was added.
     open: Option<Value>,
     sequence: u64,
     events: Vec<StreamEvent>,

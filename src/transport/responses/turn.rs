@@ -45,7 +45,7 @@ impl Telling {
             (Step::Shown(shown), Some(told)) => told.shown(shown, stream),
             (Step::Part(_) | Step::Shown(_) | Step::Untold, _) => {}
             (Step::Ended(ended), told) => {
-                // What the client runs is told once all else has ended.
+                // What the client runs follows once all else has ended.
                 if let Some(told) = told.take().filter(|_| ended.client.is_none()) {
                     told.completed(&ended, stream);
                 }

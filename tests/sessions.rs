@@ -492,13 +492,22 @@ fn a_cancelled_call_interrupts_its_cell() {
     let path = "/v1/tools/core:run-code/calls";
     let marker = format!("9{}.25", std::process::id());
     let runs = |marker: &str| !processes_of(marker).is_empty();
-    let sleeps = format!("x = 7\nimport subprocess\nsubprocess.run(['/bin/sleep', '{marker}'])");
+    let sleeps = format!(
+        "x = 7\nopen('output/left', 'w').write('text')\nimport subprocess\n\
+        subprocess.run(['/bin/sleep', '{marker}'])"
+    );
+    ran(&web, "a", "open('output/taken', 'w').write('text')");
     let connection = web.send("POST", path, &[], &body(&sleeps));
     wait_for("it runs", || runs(&marker));
     drop(connection);
     wait_for("it is interrupted", || !is_running(&web, &[], "a"));
     assert!(!runs(&marker));
-    assert_eq!(ran(&web, "a", "x")["results"][0]["text"], "7");
+    // What it left goes to the next call, and nothing twice.
+    let next = asked(&web, "a", "x");
+    assert_eq!(next["outputData"]["results"][0]["text"], "7", "{next}");
+    let artifacts = next["artifacts"].as_array().unwrap();
+    assert_eq!(artifacts.len(), 1, "{next}");
+    assert_eq!(artifacts[0]["name"], "left", "{next}");
     let connection = web.send("POST", path, &[], &body(&sleeps));
     wait_for("it runs", || runs(&marker));
     let calls = web.calls(&[]);

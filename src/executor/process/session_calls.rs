@@ -141,12 +141,18 @@ impl RunningCell {
             CellEnd::Shown(shown, folder) => {
                 let left = folder.map(|folder| publish::left(&folder, shape));
                 let LeftFiles { files, refused } = left.unwrap_or_default();
+                // Where nobody takes them, they are still new to the next call.
+                let files = if cell.gone.is_cancelled() {
+                    Vec::new()
+                } else {
+                    session.new_files(files)
+                };
                 let shown = CellShown {
                     cell: session.cells,
                     shown,
                     printed,
                     state,
-                    files: session.new_files(files),
+                    files,
                 };
                 turn.put(session);
                 let most_files = shape.limits.get(Limit::ArtifactFiles);

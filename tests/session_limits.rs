@@ -142,6 +142,102 @@ fn shown_values_cost_the_host_their_text() {
     assert_eq!(shown(&web, "a", "1"), "1", "the control");
 }
 
+/// What the files of a session take counts as its memory, and those of a call are gone with it.
+#[test]
+fn the_files_of_a_session_are_its_memory() {
+    as_everyone("files of sessions", |who| {
+        let playground = playground(who, "");
+        let web = Web::start(&playground, &[]);
+        let mib = |name: &str| {
+            let all = sessions(&web);
+            let session = all.iter().find(|it| it["session"] == name).unwrap();
+            session["memoryBytes"].as_u64().unwrap() >> 20
+        };
+        let brings = |name: &str, code: &str| {
+            let file = format!("data:text/plain;name=a.txt,{}", "a".repeat(3 << 20));
+            let input = json!({"language": "python", "session": name, "code": code,
+                "files": [file, file.replace("a.txt", "b.txt")]});
+            let answer = web.call("core:run-code", &json!({ "arguments": input }), &[]);
+            assert_eq!(answer.json()["success"], true, "{answer:?}");
+        };
+        shown(&web, "bare", "1");
+        let bare = mib("bare");
+        shown(
+            &web,
+            "scratch",
+            "open('/tmp/x', 'wb').write(b'x' * (40 << 20))",
+        );
+        assert!(
+            (bare + 38..bare + 80).contains(&mib("scratch")),
+            "{bare} {}",
+            mib("scratch")
+        );
+        brings("brings", "import os\nx = os.listdir('input')");
+        assert_eq!(
+            shown(&web, "brings", "len(x), os.listdir('input')"),
+            "(2, [])"
+        );
+        brings("holds", "x = [open(f'input/{name}.txt') for name in 'ab']");
+        assert!(
+            mib("holds") >= mib("brings") + 5,
+            "{} {}",
+            mib("holds"),
+            mib("brings")
+        );
+        assert_eq!(
+            shown(&web, "holds", "len(x[0].read())"),
+            (3 << 20).to_string()
+        );
+    });
+}
+
+/// Each call of a session may bring as many files as a call may; what code holds open takes of that.
+#[test]
+fn each_call_of_a_session_has_room_for_its_files() {
+    let playground = playground(Who::ours(), "[limits]\nartifact_bytes = 4_000_000\n");
+    let web = Web::start(&playground, &[]);
+    let brings = |session: &str, code: &str| {
+        let file = format!("data:text/plain;name=a.txt,{}", "a".repeat(3_000_000));
+        let input =
+            json!({"language": "python", "session": session, "code": code, "files": [file]});
+        web.call("core:run-code", &json!({ "arguments": input }), &[])
+            .json()
+    };
+    for _ in 0..3 {
+        let answer = brings("a", "x = len(open('input/a.txt').read())\nx");
+        let text = &answer["outputData"]["results"][0]["text"];
+        assert_eq!(*text, "3000000", "{answer}");
+    }
+    assert_eq!(brings("b", "x = open('input/a.txt')")["success"], true);
+    let answer = brings("b", "1");
+    assert_eq!(answer["error"]["type"], "ResourceLimitError", "{answer}");
+    assert!(answer.to_string().contains("artifactBytes"), "{answer}");
+    assert_eq!(shown(&web, "a", "x"), "3000000", "the control");
+}
+
+/// Sessions that wait have a part of what their user has few of, as calls do.
+#[test]
+fn sessions_leave_their_user_half_of_its_signals() {
+    let who = Who::Apart;
+    let playground = playground(who, "");
+    let config = playground.path("state/config.toml");
+    fs::write(&config, "running_calls = 2\n").unwrap();
+    let mut prlimit = playground.outside("/usr/bin/prlimit");
+    prlimit.arg("--sigpending=400:400");
+    let mut host = playground.host_by(prlimit);
+    host.arg("--config").arg(&config);
+    host.args(["serve", "--http", "127.0.0.1:0"]);
+    let web = Web::run(host, who.uid()).expect("it serves");
+    let arms = "import ctypes\nlibc = ctypes.CDLL(None)\nx = 0\n\
+        while libc.timer_create(1, None, ctypes.byref(ctypes.c_void_p())) == 0: x += 1\nx";
+    let held = (0..6).map(|n| shown(&web, &format!("s{n}"), arms));
+    let held: Vec<u32> = held
+        .map(|it| it.as_str().unwrap().parse().unwrap())
+        .collect();
+    assert!(held.iter().all(|it| *it > 0), "the control: {held:?}");
+    assert!(held.iter().sum::<u32>() <= 200, "{held:?}");
+}
+
 /// Ends all sessions.
 fn end_all(web: &Web) {
     for session in sessions(web) {

@@ -26,11 +26,11 @@ pub use account::written;
 pub use base_view::{CALL_FOLDER, CALL_INPUT, CALL_OUTPUT};
 pub use child::launcher;
 pub use host::launcher::{
-    ACCEPTING, ALIVE, CallInput, InputFile, Launcher, LauncherError, Layers, Pipes, Process, lost,
-    no_pipe, nonblocking, pipe, settle,
+    ACCEPTING, ALIVE, CallInput, InputFile, Launcher, LauncherError, Layers, Pipes, Process,
+    SessionFolders, lost, no_pipe, nonblocking, pipe, settle,
 };
 pub use host::run::{Outcome, Running, notes};
-pub use host::sandbox::Sandbox;
+pub use host::sandbox::{Beside, Sandbox};
 pub use layers::view::{is_late, is_system};
 pub use layers::{cgroup, environment, identity, limits};
 pub use protocol::{LayerState, Problem, ProblemKind, ReadFile};

@@ -79,8 +79,8 @@ pub struct Setup {
     /// Set if a cgroup counts the call; the group's files then come last beside
     /// `ToLauncher::Setup`.
     pub cgroup: Option<Version>,
-    /// How many calls the host runs at a time.
-    pub slots: u64,
+    /// How many calls there are at a time, sessions and processes that wait included.
+    pub calls: u64,
 }
 
 impl Setup {
@@ -216,7 +216,8 @@ pub enum FromLauncher {
     Ready { layers: Vec<LayerState> },
     /// The files of a program that was started before its call are in their place.
     Begun,
-    /// Beside it: the folder of the results of a session. Every process of it is stopped.
+    /// Beside it: the memory of the files of a session, and the folder of its results. Every process
+    /// of it is stopped.
     Results,
     /// The launcher ends without a result. The tool was started only if the kind of the problem is
     /// `Ran`.
@@ -239,7 +240,7 @@ pub struct Problem {
 pub enum ProblemKind {
     /// A layer could not be set up.
     Layer,
-    /// The source or the staged files of the call do not fit its scratch.
+    /// The source or the files of the call do not fit its scratch, or the memory for its files.
     Scratch,
     /// A granted path changed after it was checked.
     Changed,
@@ -287,10 +288,14 @@ impl Problem {
         }
     }
 
-    /// This problem, marked as one that arose after the tool was started.
+    /// This problem, marked as one that arose after the tool was started. Files without room are
+    /// those of a call that it still waits for.
     pub(super) fn while_it_ran(self) -> Problem {
         Problem {
-            kind: ProblemKind::Ran,
+            kind: match self.kind {
+                ProblemKind::Scratch => self.kind,
+                _ => ProblemKind::Ran,
+            },
             what: format!("{}: {}", self.layer, self.what),
             ..self
         }

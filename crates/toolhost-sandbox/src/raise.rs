@@ -148,7 +148,7 @@ pub(crate) fn raise(r: &Raising) -> plan::Plan {
     let recorders = u64::from(setup.spec.recorded);
     let processes = own.get(Limit::Processes).saturating_add(recorders);
     own.set(Limit::Processes, processes);
-    limits::raise(&mut plan, &own, r.file_bytes, usage, setup.slots); // after opening files
+    limits::raise(&mut plan, &own, r.file_bytes, usage, setup.calls); // after opening files
     privileges::drop_all(&mut plan, r.last_capability); // after the last step that needs one
     init::hide(&mut plan); // before the filter, which ignores PR_SET_DUMPABLE
     let killable = setup.spec.recorded;

@@ -4,6 +4,7 @@ mod call;
 mod cells;
 pub mod examine;
 pub mod grants;
+mod idle_memory;
 mod inspect;
 mod pool;
 mod publish;

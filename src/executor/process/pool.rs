@@ -15,7 +15,7 @@ use crate::executor::idle::IdlePool;
 use crate::fault::{Fault, Kind};
 use crate::policy::{Access, Area, Grant, Shape};
 use crate::quantity::Limit;
-use crate::sandbox::{self, CallInput, Launcher, LauncherError, Sandbox, Spec, cgroup};
+use crate::sandbox::{self, Beside, CallInput, Launcher, LauncherError, Sandbox, Spec, cgroup};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -126,7 +126,11 @@ impl Launchers {
     }
 
     async fn start(&self, spec: Spec, has_sockets: bool) -> Result<Launcher, LauncherError> {
-        self.sandbox.start(spec, has_sockets, || self.close()).await
+        let beside = Beside {
+            has_sockets,
+            waiting: self.sessions.most_waiting(),
+        };
+        self.sandbox.start(spec, beside, || self.close()).await
     }
 
     /// The process of a relay for this shape, and the socket to it.

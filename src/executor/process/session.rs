@@ -45,6 +45,8 @@ pub struct Session {
     /// The files that were in its folder of results after its last cell.
     left: BTreeMap<String, Stamp>,
     pub cells: u64,
+    /// Memory of its files that its processes do not show.
+    files_bytes: u64,
     /// When its last cell ended.
     pub since: Instant,
     /// Keeps its packages in the store.
@@ -108,6 +110,7 @@ impl Session {
             stderr: log,
             left: BTreeMap::new(),
             cells: 0,
+            files_bytes: 0,
             since: Instant::now(),
             _environment: environment,
         })
@@ -142,7 +145,8 @@ impl Session {
         }
         if let CellEnd::Shown(_, folder) = &mut end {
             let paused = timeout(PATIENCE, self.ready.launcher.pause_session()).await;
-            *folder = paused.map_err(|_| LauncherError::Gone)??.pop();
+            let folders = paused.map_err(|_| LauncherError::Gone)??;
+            (*folder, self.files_bytes) = (folders.results, folders.bytes);
             self.since = Instant::now();
         }
         printed[0].drain(&self.stdout);
@@ -206,7 +210,7 @@ impl Session {
                         CellEnd::Shown(shown.late(per_call.timeout_ms), None),
                     Ok(Some(shown)) => CellEnd::Shown(shown, None),
                     Err(e) if e.kind() == io::ErrorKind::InvalidData => CellEnd::Invalid(e),
-                    Ok(None) | Err(_) => exited(ready).await,
+                    Ok(None) | Err(_) => exited(ready, cell.clock.left() + INTERRUPTED).await,
                 },
                 ended = ready.launcher.wait() => return match ended {
                     Ok((exited, _)) => CellEnd::Exited(exited),
@@ -242,6 +246,11 @@ impl Session {
                 () = &mut answering => {}
             }
         }
+    }
+
+    /// Memory of it while it waits.
+    pub fn memory_bytes(&self) -> u64 {
+        self.ready.launcher.memory_bytes() + self.files_bytes
     }
 
     /// Of the files in its folder of results, those that are new or changed since its last cell.
@@ -282,9 +291,9 @@ async fn pass(limit: Duration, pauses: Option<&Pauses>) {
     }
 }
 
-/// How a session ended that closed its pipe.
-async fn exited(ready: &Ready) -> CellEnd {
-    match timeout(PATIENCE, ready.launcher.wait()).await {
+/// How a session ended that closed its pipe. It has the time that its cell had.
+async fn exited(ready: &Ready, left: Duration) -> CellEnd {
+    match timeout(left.min(PATIENCE), ready.launcher.wait()).await {
         Ok(Ok((exited, _))) => CellEnd::Exited(exited),
         // It goes on without the pipe, and is of no use.
         Err(_) => CellEnd::Exited(Exited {

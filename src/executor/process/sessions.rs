@@ -2,8 +2,9 @@
 //! time.
 
 use super::cells::SessionState;
+use super::idle_memory::{self, HeldMemory};
 use super::session::{Session, Signals};
-use super::waiting::ReadyKey;
+use super::waiting::{MAX_WAITING, ReadyKey};
 use crate::base::{lock, millis};
 use crate::executor::{Ending, SessionId};
 use crate::fault::{Fault, Kind};
@@ -131,6 +132,12 @@ impl Sessions {
         drop(all);
     }
 
+    /// How many sessions and ready processes this host has at most: none if it ends with its call.
+    pub fn most_waiting(&self) -> usize {
+        let places = lock(&self.places);
+        places.as_ref().map_or(0, |_| MAX_SESSIONS + MAX_WAITING)
+    }
+
     /// Waits until no other call uses the session.
     pub async fn turn(&self, id: &SessionId) -> Result<Turn, Fault> {
         loop {
@@ -198,7 +205,7 @@ impl Sessions {
             .filter(|(_, place)| place.is_taken());
         let shown = taken.map(|(id, place)| {
             let kept = place.kept.try_lock().ok();
-            let idle = kept.as_ref().and_then(|kept| kept.session.as_ref());
+            let idle: Option<&Session> = kept.as_ref().and_then(|kept| kept.session.as_ref());
             OpenSession {
                 id: place.id.clone(),
                 phase: "session",
@@ -210,7 +217,7 @@ impl Sessions {
                 began: place.began.clone(),
                 is_running: kept.is_none(),
                 waited_ms: idle.map(|session| millis(session.since.elapsed())),
-                memory_bytes: idle.map(|session| session.ready.launcher.memory_bytes()),
+                memory_bytes: idle.map(Session::memory_bytes),
             }
         });
         shown.collect()
@@ -246,8 +253,8 @@ impl Sessions {
         })
     }
 
-    /// Ends what waited long enough or has ended by itself, and what waited longest where all
-    /// together have too much memory.
+    /// Ends what waited long enough or has ended by itself, and where all together have too much
+    /// memory, what waited longest of the principal that has most.
     pub fn sweep(&self) {
         let mut waits = Vec::new();
         self.each_idle(|id, kept| {
@@ -261,23 +268,18 @@ impl Sessions {
             } else if millis(session.since.elapsed()) >= idle_ms {
                 kept.end(format!("no call came for {idle_ms} ms"));
             } else {
-                waits.push((
-                    session.since,
-                    session.ready.launcher.memory_bytes(),
-                    id.clone(),
-                ));
+                waits.push(HeldMemory {
+                    owner: id.principal.clone(),
+                    since: session.since,
+                    bytes: session.memory_bytes(),
+                    what: id.clone(),
+                });
             }
         });
-        waits.sort();
-        let mut bytes = 0;
-        waits.iter().rev().for_each(|(_, own, last)| {
-            bytes += own;
-            if bytes > self.max_bytes {
-                self.each_idle(|id, kept| {
-                    if id == last {
-                        kept.end("the sessions of this host had too much memory");
-                    }
-                });
+        let gone = idle_memory::too_much(waits, self.max_bytes);
+        self.each_idle(|id, kept| {
+            if gone.contains(id) {
+                kept.end("the sessions of this host had too much memory");
             }
         });
     }

@@ -2,6 +2,7 @@
 //! what it was started for.
 
 use super::call::Ready;
+use super::idle_memory::{self, HeldMemory};
 use crate::base::mask::Hidden;
 use crate::base::{lock, millis, text};
 use crate::egress::protocol::Served;
@@ -20,7 +21,7 @@ use walkdir::{DirEntry, WalkDir};
 /// Most memory of all together, unless the host's configuration says otherwise.
 const READY_BYTES: u64 = 512 * MIB;
 /// Most ready processes of a host.
-const MAX_WAITING: usize = 32;
+pub const MAX_WAITING: usize = 32;
 /// Most files of a tool that are looked at before each call.
 const MAX_FILES: usize = 1000;
 /// Most of the log of a process that ended early, bytes.
@@ -189,17 +190,21 @@ impl WaitingPool {
             .collect()
     }
 
-    /// Ends the oldest until the others are few enough and fit into the memory.
+    /// Ends the oldest until the others are few enough, and of the tool that has most until they
+    /// fit into the memory.
     fn bound(&self) {
         let mut gone = Vec::new();
         if let Some(waiting) = &mut *lock(&self.waiting) {
-            let mut bytes = 0;
-            let kept = waiting.iter().rev().take_while(|it| {
-                bytes += it.ready.launcher.memory_bytes();
-                bytes <= self.max_bytes
+            gone.extend(waiting.drain(..waiting.len().saturating_sub(MAX_WAITING)));
+            let held = waiting.iter().enumerate().map(|(at, it)| HeldMemory {
+                owner: it.key.shape.tool.clone(),
+                since: it.since,
+                bytes: it.ready.launcher.memory_bytes(),
+                what: at,
             });
-            let kept = kept.count().min(MAX_WAITING);
-            gone.extend(waiting.drain(..waiting.len() - kept));
+            let mut over = idle_memory::too_much(held.collect(), self.max_bytes);
+            over.sort_unstable();
+            gone.extend(over.into_iter().rev().map(|at| waiting.remove(at)));
         }
     }
 }

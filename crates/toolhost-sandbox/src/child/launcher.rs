@@ -207,7 +207,7 @@ fn serve(
     let watches = std::fs::read_to_string("/proc/sys/fs/epoll/max_user_watches")
         .map_err(io("max_user_watches"))?;
     let watches =
-        crate::layers::limits::share(watches.trim().parse().unwrap_or(u64::MAX), setup.slots);
+        crate::layers::limits::share(watches.trim().parse().unwrap_or(u64::MAX), setup.calls);
     let sockets = network::open(setup.spec.network.as_deref(), setup.spec.local_sockets)?;
     let variant = seccomp::Variant {
         sampled,
@@ -823,9 +823,7 @@ impl Launcher<'_> {
         files: Vec<NamedPart>,
         contents: Vec<OwnedFd>,
     ) -> Result<(), Problem> {
-        if self.setup.spec.program.serves == Serves::Session {
-            scratch.remove_files()?;
-        } else if files.is_empty() {
+        if files.is_empty() {
             return Ok(());
         }
         let files: Vec<_> = files.into_iter().zip(contents).collect();
@@ -833,13 +831,16 @@ impl Launcher<'_> {
         send(self.control, &FromLauncher::Begun, &[]).map_err(io("reporting to the host"))
     }
 
-    /// Shows the host what a session left in its folder of results, which nothing changes now.
+    /// Shows the host what a session left in its folder of results, which nothing changes now, and
+    /// before it the memory of its files, which are gone but where it holds them open.
     fn show_results(&self, scratch: &Scratch) -> Result<(), Problem> {
         if self.setup.spec.program.serves != Serves::Session {
             return Ok(());
         }
+        scratch.remove_files()?;
         let folders = scratch.staged()?;
-        let folders: Vec<_> = folders.iter().map(AsFd::as_fd).collect();
+        let folders = folders.iter().map(AsFd::as_fd);
+        let folders: Vec<_> = scratch.input().into_iter().chain(folders).collect();
         send(self.control, &FromLauncher::Results, &folders).map_err(io("reporting to the host"))
     }
 

@@ -3,12 +3,13 @@
 
 use crate::account::totals::Totals;
 use crate::child::launcher;
+use crate::layers::scratch::Usage;
 use crate::layers::{cgroup, identity};
 use crate::protocol::{
     Exited, FromLauncher, LayerState, NamedPart, Problem, ProblemKind, Setup, Source, ToLauncher,
 };
 use crate::reenter::role_name;
-use crate::spec::{Executable, Serves, Spec};
+use crate::spec::{Executable, Spec};
 use crate::sys::pidfd_open;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -392,10 +393,12 @@ impl Launcher {
                 _ => return LauncherError::layer(problem),
             },
             ProblemKind::Scratch => {
-                let allowed = self.spec.limits.get(Limit::ScratchBytes);
+                let allowed = |limit| self.spec.limits.get(limit);
                 let message = format!(
-                    "the call's source or staged files do not fit its scratch: \
-                     the limit scratchBytes is {allowed} bytes, so nothing was run"
+                    "the call's source or files do not fit beside what it keeps: the limit \
+                     scratchBytes is {} bytes, and artifactBytes {}, so nothing was run",
+                    allowed(Limit::ScratchBytes),
+                    allowed(Limit::ArtifactBytes)
                 );
                 Fault::new(Kind::ResourceLimitError, message)
             }
@@ -505,9 +508,7 @@ impl Launcher {
         let contents: Vec<_> = files.iter().map(|file| file.content.as_fd()).collect();
         self.send(&begin, &contents)
             .map_err(|_| LauncherError::Gone)?;
-        // A session gives up those of its earlier calls.
-        let is_session = self.spec.program.serves == Serves::Session;
-        while is_session || !files.is_empty() {
+        while !files.is_empty() {
             match self.receive().await {
                 Ok((FromLauncher::Begun, _)) => break,
                 Ok((FromLauncher::Refused(refused), _)) => return Err(self.refusal(refused)),
@@ -524,13 +525,16 @@ impl Launcher {
         self.send(&ToLauncher::Pause, &[])
     }
 
-    /// Stops every process of a session, and returns the folder of its results.
-    pub async fn pause_session(&self) -> Result<Vec<OwnedFd>, LauncherError> {
+    /// Stops every process of a session.
+    pub async fn pause_session(&self) -> Result<SessionFolders, LauncherError> {
         self.pause()?;
         self.send(&ToLauncher::Results, &[])?;
         loop {
             match self.receive().await {
-                Ok((FromLauncher::Results, folders)) => return Ok(folders),
+                Ok((FromLauncher::Results, folders)) => {
+                    let is_counted = self.process.group.is_some();
+                    return Ok(SessionFolders::new(folders, is_counted));
+                }
                 Ok((FromLauncher::Ready { .. } | FromLauncher::Begun, _)) => {}
                 Ok((FromLauncher::Exited(_) | FromLauncher::Refused(_), _)) | Err(_) => {
                     return Err(LauncherError::Gone);
@@ -645,6 +649,27 @@ fn children(process: u32) -> Vec<u32> {
     let ids: Vec<String> = ids.collect();
     let ids = ids.iter().flat_map(|ids| ids.split_whitespace());
     ids.filter_map(|id| id.parse().ok()).collect()
+}
+
+/// The folders of a session that is stopped.
+#[derive(Debug, Default)]
+pub struct SessionFolders {
+    pub results: Option<OwnedFd>,
+    /// Memory of its files that `Launcher::memory_bytes` lacks.
+    pub bytes: u64,
+}
+
+impl SessionFolders {
+    /// `is_counted`: a group counts the scratch, which the session fills, but no files of its calls.
+    fn new(mut folders: Vec<OwnedFd>, is_counted: bool) -> SessionFolders {
+        let results = folders.pop();
+        let scratch = results.iter().filter(|_| !is_counted);
+        let used = scratch.chain(&folders).map(Usage::at);
+        SessionFolders {
+            bytes: used.map(|used| used.map_or(0, |used| used.bytes)).sum(),
+            results,
+        }
+    }
 }
 
 /// Waits for a keeper to end by itself. False: it did not in time.

@@ -1,7 +1,7 @@
 //! Runs one program to its end.
 
 use super::launcher::{CallInput, Launcher, Layers, Pipes};
-use super::sandbox::Sandbox;
+use super::sandbox::{Beside, Sandbox};
 use crate::account::totals::{Totals, below};
 use crate::layers::cgroup;
 use crate::protocol::{Exited, Note};
@@ -43,7 +43,7 @@ impl Sandbox {
     pub async fn spawn(&self, spec: Spec, timeout: Duration) -> Result<Running, Fault> {
         cgroup::remove_left();
         let before = size(&spec)?;
-        let mut launcher = self.start(spec, false, || ()).await?;
+        let mut launcher = self.start(spec, Beside::default(), || ()).await?;
         launcher.before = before;
         let pipes = launcher.start(millis(timeout), &CallInput::default())?;
         Ok(Running { launcher, pipes })

@@ -13,6 +13,15 @@ use toolhost_base::fault::{Fault, Kind};
 use toolhost_base::lock;
 use toolhost_base::quantity::Limit;
 
+/// What a program is started beside.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Beside {
+    /// It holds sockets of a networked call.
+    pub has_sockets: bool,
+    /// How many sessions and processes that wait there are at most, beside the calls that run.
+    pub waiting: usize,
+}
+
 /// Starts programs behind all layers.
 #[derive(Debug)]
 pub struct Sandbox {
@@ -68,12 +77,12 @@ impl Sandbox {
         *lock(&self.ahead) = started.ok().map(|process| (process, lease));
     }
 
-    /// A launcher that is ready to start this program. `has_sockets`: the program holds sockets of
-    /// a networked call. `give_back`: ends launchers that wait, where all ids are in use.
+    /// A launcher that is ready to start this program. `give_back`: ends launchers that wait, where
+    /// all ids are in use.
     pub async fn start(
         &self,
         spec: Spec,
-        has_sockets: bool,
+        beside: Beside,
         give_back: impl FnOnce(),
     ) -> Result<Launcher, LauncherError> {
         let ahead = lock(&self.ahead).take();
@@ -95,7 +104,7 @@ impl Sandbox {
             .map(|groups| groups.make(&spec.principal, memory, processes))
             .transpose()
             .map_err(no_group)?;
-        if let (Some(group), true) = (&group, has_sockets) {
+        if let (Some(group), true) = (&group, beside.has_sockets) {
             group.charge_sockets(memory).map_err(no_group)?;
         }
         let last = self.one_call && spec.program.serves == Serves::Call;
@@ -103,7 +112,7 @@ impl Sandbox {
             spec,
             identity: lease.identity,
             cgroup: self.groups.as_ref().map(cgroup::Cgroups::version),
-            slots: self.slots as u64,
+            calls: (self.slots + beside.waiting) as u64,
         };
         let mut launcher = Launcher::prepare(process, &self.own, setup, group).await?;
         launcher.last = last;

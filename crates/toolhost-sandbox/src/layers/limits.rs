@@ -111,9 +111,9 @@ pub fn rank(plan: &mut Plan) {
 }
 
 /// The part that a call may have of what the kernel counts for all programs of its user. All calls
-/// of a host, which runs `slots` at a time, have at most half of it.
-pub fn share(of: u64, slots: u64) -> u64 {
-    of / (2 * slots.max(1))
+/// of a host, of which there are at most `calls`, those that wait included, have at most half of it.
+pub fn share(of: u64, calls: u64) -> u64 {
+    of / (2 * calls.max(1))
 }
 
 /// What the process limits leave to others.
@@ -124,7 +124,7 @@ pub struct Usage {
     pub serves: Serves,
 }
 
-pub fn raise(plan: &mut Plan, limits: &Limits, file_bytes: u64, usage: Usage, slots: u64) {
+pub fn raise(plan: &mut Plan, limits: &Limits, file_bytes: u64, usage: Usage, calls: u64) {
     fn hard(resource: Resource) -> u64 {
         getrlimit(resource).map_or(u64::MAX, |(_, hard)| hard)
     }
@@ -163,7 +163,7 @@ pub fn raise(plan: &mut Plan, limits: &Limits, file_bytes: u64, usage: Usage, sl
     set(Resource::RLIMIT_MSGQUEUE, 0);
     set(
         Resource::RLIMIT_SIGPENDING,
-        share(hard(Resource::RLIMIT_SIGPENDING), slots).min(1024),
+        share(hard(Resource::RLIMIT_SIGPENDING), calls).min(1024),
     );
     set(Resource::RLIMIT_RTPRIO, 0);
     set(Resource::RLIMIT_NICE, 0);

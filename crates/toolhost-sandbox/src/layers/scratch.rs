@@ -20,7 +20,7 @@ use std::collections::BTreeSet;
 use std::ffi::{CStr, CString, OsStr};
 use std::fs;
 use std::io::Write;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use toolhost_base::files::{self, Stamp};
@@ -82,6 +82,20 @@ pub struct Usage {
     pub files: u64,
     /// No byte or no file is left.
     pub is_full: bool,
+}
+
+impl Usage {
+    /// Of the tmpfs of a folder.
+    pub fn at(folder: &OwnedFd) -> Result<Usage, Errno> {
+        let stat = fstatvfs(folder)?;
+        let used = (stat.blocks() - stat.blocks_free()) * stat.fragment_size();
+        let files = stat.files().saturating_sub(stat.files_free());
+        Ok(Usage {
+            bytes: used + files * INODE,
+            files,
+            is_full: stat.blocks_free() == 0 || stat.files_free() == 0,
+        })
+    }
 }
 
 fn open_path(path: &Path) -> Result<OwnedFd, Problem> {
@@ -236,6 +250,11 @@ impl Scratch {
             removed.map_err(problem(CALL_INPUT))?;
         }
         Ok(())
+    }
+
+    /// The memory of the files of the call.
+    pub fn input(&self) -> Option<BorrowedFd<'_>> {
+        self.input.as_ref().map(AsFd::as_fd)
     }
 
     /// The whole scratch, also when its place is covered.
@@ -477,14 +496,7 @@ impl Scratch {
     }
 
     pub fn usage(&self) -> Result<Usage, Problem> {
-        let stat = fstatvfs(&self.root).map_err(problem("looking at scratch"))?;
-        let used = (stat.blocks() - stat.blocks_free()) * stat.fragment_size();
-        let files = stat.files().saturating_sub(stat.files_free());
-        Ok(Usage {
-            bytes: used + files * INODE,
-            files,
-            is_full: stat.blocks_free() == 0 || stat.files_free() == 0,
-        })
+        Usage::at(&self.root).map_err(problem("looking at scratch"))
     }
 
     /// Descriptors of the staged folders, for the host to publish from. Copies that the call did

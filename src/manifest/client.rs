@@ -23,7 +23,7 @@ pub enum ClientTool {
     Shell,
 }
 
-/// The form of a text. The model is shown it, which can be held to it; the text is not checked
+/// The form of a text. Models are shown it, and can be held to it; the text is not checked
 /// here.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase", deny_unknown_fields)]
@@ -88,15 +88,6 @@ impl ClientTool {
 
     /// The schema of the arguments as models are shown it.
     pub fn shown_parameters(&self) -> Option<Value> {
-        let object = |properties: Value, required: &str| {
-            json!({
-                "type": "object",
-                "properties": properties,
-                "required": [required],
-                "additionalProperties": false,
-            })
-        };
-        let texts = |description: &str| json!({"type": "array", "items": {"type": "string"}, "minItems": 1, "description": description});
         match self {
             ClientTool::Function => None,
             ClientTool::Custom { format } => {
@@ -159,6 +150,21 @@ impl ClientTool {
         arguments.retain(|name, value| name != "timeout_ms" || value.is_u64());
         arguments
     }
+}
+
+/// A schema of one object.
+fn object(properties: Value, required: &str) -> Value {
+    json!({
+        "type": "object",
+        "properties": properties,
+        "required": [required],
+        "additionalProperties": false,
+    })
+}
+
+/// A schema of a list of texts.
+fn texts(description: &str) -> Value {
+    json!({"type": "array", "items": {"type": "string"}, "minItems": 1, "description": description})
 }
 
 #[cfg(test)]

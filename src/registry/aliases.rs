@@ -40,7 +40,9 @@ pub(super) fn settle(tools: &mut Vec<Tool>, refused: &mut Vec<Refused>) {
 
 /// The manifest of an alias as callers see it.
 fn shown(own: &Manifest, alias: &Alias, known: &Snapshot) -> Result<Manifest, Flaw> {
-    let flaw = |message: String| Flaw("/handler/tool".to_owned(), message);
+    fn flaw(message: String) -> Flaw {
+        Flaw("/handler/tool".to_owned(), message)
+    }
     let target = known.find(&alias.tool);
     let target = target.map_err(|fault| flaw(fault.message))?;
     let of = &*target.manifest;
@@ -72,7 +74,9 @@ fn open_parameters(alias: &Alias, of: &Manifest) -> Result<Option<Schema>, Flaw>
     let Some(schema) = of.parameters.as_ref().filter(|_| !fixed.is_empty()) else {
         return Ok(of.parameters.clone());
     };
-    let at = |name: &str| format!("/handler/arguments/{}", escape_segment(name));
+    fn at(name: &str) -> String {
+        format!("/handler/arguments/{}", escape_segment(name))
+    }
     let root = &schema.raw;
     for (name, value) in fixed {
         let shown = text::printable(&text::head(name, 80));

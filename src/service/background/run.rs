@@ -142,6 +142,13 @@ impl RunStep {
             client: None,
         }
     }
+
+    fn bytes(&self) -> usize {
+        let output = self.output.as_ref().map_or(0, String::len);
+        // The client's arguments are about as long as those that are shown.
+        let shown = self.arguments.len() * if self.client.is_some() { 2 } else { 1 };
+        self.call.len() + self.name.len() + shown + output
+    }
 }
 
 impl Run {
@@ -171,13 +178,7 @@ impl Run {
 
     /// Bytes of what it holds.
     pub fn bytes(&self) -> usize {
-        let of = |step: &RunStep| {
-            let output = step.output.as_ref().map_or(0, String::len);
-            // The client's arguments are about as long as those that are shown.
-            let shown = step.arguments.len() * if step.client.is_some() { 2 } else { 1 };
-            step.call.len() + step.name.len() + shown + output
-        };
-        self.steps.iter().map(of).sum()
+        self.steps.iter().map(RunStep::bytes).sum()
     }
 
     /// Moves it to a state, if that may follow. The same state again changes nothing.

@@ -44,14 +44,15 @@ impl Runs {
         Some(&open.run).filter(|run| run.owner == *owner)
     }
 
+    fn ids(&self) -> Vec<String> {
+        self.all.iter().map(|(id, _)| id.clone()).collect()
+    }
+
     /// Puts a run in the place of its earlier state. Returns the ids of the runs that were removed
     /// to make room.
     pub fn put(&mut self, run: Run) -> Result<Vec<String>, Fault> {
         let id = run.id.clone();
-        let ids = |all: &Shares<String, OpenRun>| -> Vec<String> {
-            all.iter().map(|(id, _)| id.clone()).collect()
-        };
-        let mut gone = ids(&self.all);
+        let mut gone = self.ids();
         let place = self
             .all
             .remove(&id)
@@ -68,7 +69,7 @@ impl Runs {
         if !self.all.put(id, charge, until, open) {
             return Err(full());
         }
-        let left = ids(&self.all);
+        let left = self.ids();
         gone.retain(|id| !left.contains(id));
         Ok(gone)
     }

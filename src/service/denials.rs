@@ -388,7 +388,7 @@ pub(super) fn hints(
         (spoken_of, _) => Some(format!("Refused: {}.", few(spoken_of))),
     };
     let is_call = |denial: &&Denial| denial.operation == verb(Operation::Call);
-    let unrecorded = if named.iter().all(|denial| is_call(&denial)) {
+    let unrecorded = if named.iter().all(is_call) {
         unrecorded(&words, about)
     } else {
         Hints::default()

@@ -13,6 +13,7 @@ mod client_tools;
 mod cut_secrets;
 mod doctor;
 mod dressed_secrets;
+mod embedding;
 mod engines;
 mod escapes;
 mod explain;

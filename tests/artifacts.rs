@@ -249,6 +249,110 @@ print(json.dumps([open(asked['doc']).read(), asked['handle'], [open(one).read() 
     fits("ParameterValidationError: must hold a file", &ended).unwrap();
 }
 
+#[test]
+fn a_file_for_a_parameter_that_holds_none_is_refused() {
+    let script = "import json, sys
+asked = json.load(sys.stdin)
+print(json.dumps([asked['file'], open(asked['doc']).read() if 'doc' in asked else None]))
+";
+    let parameters = json!({"type": "object", "properties": {
+        "file": {"type": "string", "default": "sales.csv"},
+        "doc": {"type": "string", "format": "file"}}});
+    let playground = playground(&[("sums", script, json!({ "parameters": parameters }))]);
+    playground.allow_builtin_tools();
+    let path = playground.path("home/other.csv");
+    fs::write(&path, "a,b").unwrap();
+    let path = path.display();
+    playground.settle();
+    let call = |tool: &str, words: &[&str]| {
+        let mut all = vec!["call", tool, "--json"];
+        all.extend(words);
+        playground.cli(&all)
+    };
+    let sums = |word: &str| call("esc:sums", &[word]);
+    assert_eq!(sums("file=own.csv").out["outputData"][0], "own.csv");
+    let refused = sums(&format!("file=@{path}"));
+    fits(
+        "ParameterValidationError: 'file' does not hold a file",
+        &refused,
+    )
+    .unwrap();
+    assert_eq!(
+        sums(&format!("doc=@{path}")).out["outputData"],
+        json!(["sales.csv", "a,b"])
+    );
+    let named = sums("doc=other.csv");
+    assert!(named.stderr.contains("doc=@PATH"), "{named:?}");
+    // The same in a form; a part that is named like no parameter is a file of the call.
+    let web = Web::start(&playground, &[]);
+    let post = |part: &str| {
+        let parts = [("request", "", "{}"), (part, "other.csv", "a,b")];
+        web.ask("POST", "/v1/tools/esc:sums/calls", &[FORM], &form(&parts))
+    };
+    post("file").is(422, "ParameterValidationError: 'file' does not hold a file");
+    assert_eq!(
+        post("other").is(200, "none").json()["outputData"][0],
+        "sales.csv"
+    );
+    // Source text has a list of files, and code that is text.
+    let files = format!("files=@{path}");
+    let code = "code=print(open('input/other.csv').read())";
+    let ended = call("core:run-code", &["language=python", code, &files]);
+    assert_eq!(ended.out["outputData"], "a,b", "{ended:?}");
+    let code = format!("code=@{path}");
+    let ended = call("core:run-code", &["language=python", &code]);
+    assert!(
+        ended.stderr.contains("'code' does not hold a file"),
+        "{ended:?}"
+    );
+}
+
+#[test]
+fn results_in_the_wrong_folder_are_named_and_stored_ones_can_be_fetched_later() {
+    let playground = playground(&[]);
+    playground.allow_builtin_tools();
+    playground.settle();
+    let run = |code: &str, more: &[&str]| {
+        let code = format!("code={code}");
+        let mut all = vec!["call", "core:run-code", "language=python", &code];
+        all.extend(more);
+        playground.cli(&all)
+    };
+    let lost = |code: &str| run(code, &["--json"]).out["logs"].to_string();
+    let left = "was left outside /tmp/call/output and is gone";
+    let logs = lost("open('plot.png', 'w').write('x')");
+    assert!(logs.contains(&format!("plot.png {left}")), "{logs}");
+    let many = "for n in range(5):\n    open(f'{n}.csv', 'w').write('x')";
+    let logs = lost(many);
+    assert!(
+        logs.contains("0.csv, 1.csv, 2.csv, 2 more were left"),
+        "{logs}"
+    );
+    // Results, what lies elsewhere, and a folder that the code put in the place of another.
+    for code in [
+        "open('output/plot.png', 'w').write('x')",
+        "open('/tmp/plot.png', 'w').write('x')",
+        "import os\nos.rename('output', 'old')\nopen('plot.png', 'w').write('x')",
+        "open('plot.png', 'w').write('x')\nimport os\nos.remove('plot.png')",
+    ] {
+        assert!(!lost(code).contains("was left"), "{code}");
+    }
+    let ended = run("open('output/a.csv', 'w').write('a,b')", &[]);
+    let line = ended.stderr.lines().find(|line| line.contains("a.csv"));
+    let id = line.and_then(|line| line.split_whitespace().next_back());
+    let id = id.unwrap_or_else(|| panic!("{ended:?}"));
+    assert!(ended.stderr.contains(" artifact "), "{ended:?}");
+    let folder = playground.path("home/later");
+    let fetch = |id: &str| {
+        let folder = folder.display().to_string();
+        playground.cli(&["artifact", id, "--output-dir", &folder])
+    };
+    assert_eq!(fetch(id).code, Some(0));
+    assert_eq!(fs::read_to_string(folder.join("a.csv")).unwrap(), "a,b");
+    let other = fetch("01932d5b4f3c7d2e8a9b0c1d2e3f4a5b.00000000");
+    assert_eq!(other.code, Some(2), "{other:?}");
+}
+
 /// Two servers and calls of their own use one store at once: nothing is lost, nothing is corrupt, and
 /// what is kept is bounded for all of them together.
 #[test]

@@ -314,6 +314,26 @@ print(len(os.listdir('/tmp/call/input')))
     assert_eq!(own.header("x-content-type-options"), Some("nosniff"));
     let disposition = own.header("content-disposition").unwrap();
     assert!(disposition.starts_with("attachment;"), "{disposition}");
+    assert!(
+        disposition.contains("; filename=\"page.html\"; filename*="),
+        "{disposition}"
+    );
+    // The request is the request, also when a client sends it as a file.
+    let request = json!({"arguments": {}, "files": [stored["id"]]}).to_string();
+    let reply = post(calls, &[("request", "rq.json", &request), ("x", "a", "1")]);
+    assert_eq!(reply.is(200, "none").json()["outputData"], 2);
+    // A name that ASCII cannot show, and that of a hidden file.
+    for (name, plain) in [("\u{fc}.csv", "_.csv"), (".profile", "_profile")] {
+        let reply = post(calls, &[("x", name, "1")]);
+        let stored = artifact(&reply.is(200, "none").json(), name).clone();
+        let path = format!("/v1/artifacts/{}", stored["id"].as_str().unwrap());
+        let own = web.get(&path, &[&ann]);
+        let disposition = own.header("content-disposition").unwrap();
+        assert!(
+            disposition.contains(&format!("filename=\"{plain}\"")),
+            "{disposition}"
+        );
+    }
     assert_eq!(web.get(&path, &[&bob]).status, 404);
     assert_eq!(
         web.get("/v1/artifacts/..%2Faudit.jsonl", &[&ann]).status,

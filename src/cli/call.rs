@@ -353,6 +353,17 @@ fn with_own_files(service: &Service, mut request: CallRequest) -> anyhow::Result
             given.remove(name);
         }
     }
+    for (name, text) in given {
+        let path = text.strip_prefix('@').unwrap_or_default();
+        if Path::new(path).is_file() {
+            words::note(&format!(
+                "toolhost: '{}' does not hold a file, so it is the text '@{}' (--input @FILE reads all \
+                 arguments from a file, as JSON)",
+                printable(name),
+                printable(path)
+            ));
+        }
+    }
     Ok(request)
 }
 
@@ -407,6 +418,9 @@ fn show(args: &Args, report: &Report, live: &[String]) -> anyhow::Result<ExitCod
         && asked.trim() != version
     {
         words::note(&format!("{}: version {version} ran", printable(&args.tool)));
+    }
+    if args.output_dir.is_none() && !args.json {
+        files::list(report);
     }
     // There is nothing to explain about a call that was refused before it ran.
     if args.explain && !args.json && report.digests.confinement.is_some() {

@@ -52,6 +52,8 @@ enum Verb {
     /// Call one tool and print its output as JSON
     #[command(alias = "run")]
     Call(call::Args),
+    /// Write artifacts that calls left into a folder
+    Artifact(files::Args),
     /// Make the call that a model's text asks for in an ACTION block, and print the OBSERVATION
     Act(act::Args),
     /// List the tools
@@ -175,6 +177,7 @@ fn run(mut cli: Cli) -> anyhow::Result<ExitCode> {
         Verb::Init(_) => init::example(&settings),
         Verb::Allow(args) => allow::run(&settings, args),
         Verb::Call(args) => call::run(&settings, args),
+        Verb::Artifact(args) => files::run(&settings, &args),
         Verb::Act(args) => act::run(&settings, args),
         Verb::List(args) => list::run(&settings, args),
         Verb::Prompt(args) => list::prompt(&settings, args),

@@ -5,6 +5,7 @@
 use super::arguments;
 use super::artifacts::{Artifacts, Owner, is_id};
 use super::request::BroughtFile;
+use crate::base::text::printable;
 use crate::executor::SCHEME;
 use crate::fault::{Fault, Kind};
 use crate::manifest::Manifest;
@@ -44,6 +45,7 @@ pub(super) fn take(
     let Some(fields) = arguments.as_object_mut() else {
         return Ok(brought.files);
     };
+    refuse_for_others(manifest, &brought.files)?;
     for (name, is_list) in manifest.file_parameters() {
         let mut names = brought.files.iter().filter_map(|file| file.name_for(name));
         let named = match names.next() {
@@ -67,6 +69,26 @@ pub(super) fn take(
         }
     }
     Ok(brought.files)
+}
+
+/// Refuses a file for a parameter that holds none: the tool would take its default instead.
+fn refuse_for_others(manifest: &Manifest, files: &[BroughtFile]) -> Result<(), Fault> {
+    let parameters = manifest.parameters.as_ref();
+    let properties = parameters.and_then(|schema| schema.raw["properties"].as_object());
+    for name in properties
+        .into_iter()
+        .flat_map(|properties| properties.keys())
+    {
+        let holds_files = manifest.file_parameters().any(|(other, _)| other == name);
+        if !holds_files && let Some(file) = files.iter().find_map(|file| file.name_for(name)) {
+            let file = printable(file);
+            return Err(refused(format!(
+                "Input parameter '{name}' does not hold a file, so it cannot be '{file}'. Give its \
+                 value; a parameter holds a file where the manifest says \"format\": \"file\"."
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// A list that came as text: its JSON, or the text of its one member.
@@ -109,6 +131,9 @@ fn take_one(
     let unreadable = || {
         refused(format!(
             "'{parameter}' must hold a file: base64, a data: URI, or the id of an artifact."
+        ))
+        .person(format!(
+            "On the command line {parameter}=@PATH brings a file."
         ))
     };
     let (name, bytes) = match text.strip_prefix("data:") {

@@ -115,6 +115,17 @@ impl Ready {
         publish::all(&stages, staged, shape).await
     }
 
+    /// The output folder of the call.
+    fn output<'s>(&self, staged: &'s [OwnedFd]) -> Option<&'s OwnedFd> {
+        let has_output = self.launcher.spec.has_call_folder();
+        staged.last().filter(|_| has_output)
+    }
+
+    /// What the log of a good answer says of files that go with the call.
+    pub fn lost_files(&self, staged: &[OwnedFd], shape: &Shape) -> Option<String> {
+        publish::outside(self.output(staged)?, shape)
+    }
+
     /// As `publish`, and hands on what lies in the output folder of the call: all, or nothing.
     pub async fn publish_and_leave(
         &self,
@@ -122,9 +133,7 @@ impl Ready {
         shape: &Shape,
         events: &ToolSender,
     ) -> Result<Vec<Artifact>, Fault> {
-        let output = staged
-            .last()
-            .filter(|_| self.launcher.spec.has_call_folder());
+        let output = self.output(staged);
         let LeftFiles { files, refused } =
             output.map_or_else(LeftFiles::default, |output| publish::left(output, shape));
         if refused.iter().any(|artifact| artifact.over.is_some()) {

@@ -2,10 +2,12 @@
 //! folder.
 
 use crate::base::files::{self, names_in, open_at};
+use crate::base::text;
 use crate::executor::{Artifact, LeftFile};
 use crate::policy::{self, Shape};
 use crate::quantity::Limit;
-use crate::sandbox::{self, StagedFolder};
+use crate::runtimes;
+use crate::sandbox::{self, CALL_FOLDER, CALL_OUTPUT, StagedFolder};
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, renameat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat, fstatat};
@@ -231,6 +233,46 @@ pub fn left(output: &OwnedFd, shape: &Shape) -> LeftFiles {
         }
     }
     left
+}
+
+/// Most names of files that a line of the log has.
+const MAX_NAMED: usize = 3;
+
+/// The files that a call left in its working folder, beside the folder of results: a line for its
+/// log. They are gone with the call.
+pub fn outside(output: &OwnedFd, shape: &Shape) -> Option<String> {
+    if shape.folder != Path::new(CALL_FOLDER) {
+        return None;
+    }
+    let folder = open_at(output, "..", OFlag::O_DIRECTORY).ok()?;
+    let within = fstatat(&folder, OUTPUT, AtFlags::AT_SYMLINK_NOFOLLOW).ok()?;
+    let own = fstat(output).ok()?;
+    if (within.st_dev, within.st_ino) != (own.st_dev, own.st_ino) {
+        return None;
+    }
+    // The code itself, and what says which tools it may call.
+    let stubs = runtimes::stubs_name(shape.runtime.language);
+    let code = shape.script.as_ref().and_then(|path| path.file_name());
+    let ours = [Some(stubs), code.and_then(|name| name.to_str())];
+    let all = names(&folder, |_| true).ok()?;
+    let all = all.iter().filter(|name| size(&folder, name) > 0);
+    let all = all.map(|name| text::printable(&name.to_string_lossy()));
+    let mut all: Vec<String> = all
+        .filter(|name| !name.starts_with('.') && !ours.contains(&Some(name)))
+        .collect();
+    let (were, are) = match all.len() {
+        0 => return None,
+        1 => ("was", "is"),
+        _ => ("were", "are"),
+    };
+    let more = all.len().saturating_sub(MAX_NAMED);
+    all.truncate(MAX_NAMED);
+    let and_more = (more > 0).then(|| format!("{more} more"));
+    let named = all.into_iter().chain(and_more).collect::<Vec<_>>();
+    Some(format!(
+        "{} {were} left outside {CALL_OUTPUT} and {are} gone; write results there.",
+        named.join(", ")
+    ))
 }
 
 /// Opens an entry that is a plain file of one name, which text can show.

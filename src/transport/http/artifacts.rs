@@ -67,7 +67,10 @@ pub async fn one(
         (header::CONTENT_LENGTH, length.to_string()),
         (
             header::CONTENT_DISPOSITION,
-            format!("attachment; filename*=UTF-8''{name}"),
+            format!(
+                "attachment; filename=\"{}\"; filename*=UTF-8''{name}",
+                plain_name(&file.name)
+            ),
         ),
         (
             header::CONTENT_SECURITY_POLICY,
@@ -79,6 +82,16 @@ pub async fn one(
         }
     }
     Ok(response)
+}
+
+/// The name for clients that read no other: ASCII, and not that of a hidden file.
+fn plain_name(name: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    let name = name.replace(|c| !is_plain(c), "_");
+    match name.strip_prefix('.') {
+        Some(rest) => format!("_{rest}"),
+        None => name,
+    }
 }
 
 /// What an artifact holds, piece by piece. `reserved`: the memory of one, until the last is sent.

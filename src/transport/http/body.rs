@@ -222,10 +222,12 @@ async fn read_form(
     {
         charge.content(0);
         let name = part.name().unwrap_or_default().to_owned();
-        let file_name = part.file_name().map(str::to_owned);
+        // Clients that send it as a file give it a name.
+        let is_request = name == REQUEST_PART && received.text.is_empty();
+        let file_name = part.file_name().filter(|_| !is_request).map(str::to_owned);
         if let Some(name) = &file_name {
             check_name(name)?;
-        } else if name != REQUEST_PART || !received.text.is_empty() {
+        } else if !is_request {
             let words = "A form has one part named request, with what would else be the body, and \
                 files.";
             return Err(Refusal::malformed(words));

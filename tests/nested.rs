@@ -144,6 +144,28 @@ fn code_of_a_caller_calls_the_tools_that_it_names() {
     };
     let ended = run(json!(["data:query"]), "print((await data_query(n=2))[1])");
     assert_eq!(ended.out["outputData"], 3, "{ended:?}");
+    // A model knows the tool by another name, and may use that, too.
+    for (name, function) in [
+        ("data__query", "data__query"),
+        ("data__query", "data_query"),
+        ("data:query", "data__query"),
+    ] {
+        let ended = run(json!([name]), &format!("print((await {function}(n=2))[1])"));
+        assert_eq!(ended.out["outputData"], 3, "{ended:?}");
+    }
+    // Code that uses a tool without naming it is told what is missing, for tools that it may call.
+    for code in ["await data_query(n=2)", "print(data__query)"] {
+        let error = run(json!([]), code).out["error"].to_string();
+        assert!(error.contains("tools\\\": [\\\"data:query"), "{error}");
+    }
+    let error = run(json!([]), "await other_query(n=2)").out["error"].to_string();
+    assert!(!error.contains("other:query"), "{error}");
+    let node = json!({"language": "nodejs", "tools": ["data__query"],
+        "code": "console.log((await data__query({ n: 2 }))[1], (await data_query({ n: 3 }))[1]);"});
+    playground.expect("core:run-code", &node.to_string(), "ok \"3 4\"");
+    let node = json!({"language": "nodejs", "code": "data_query({ n: 2 });"});
+    let error = playground.call("core:run-code", &node.to_string());
+    assert!(error.out.to_string().contains("data:query"), "{error:?}");
     let flood = "import toolhost\nkinds = []\nfor n in range(6):\n    try:\n        \
                  kinds.append(toolhost.call('data:query', n=n)[1])\n    except toolhost.ToolError as e:\n        \
                  kinds.append(e.type)\nprint(kinds)\n";
@@ -217,6 +239,16 @@ fn code_of_a_caller_calls_the_tools_that_it_names() {
         run(json!(["data:query"]), open).out["outputData"],
         json!([0, 1, 2, 3, 4])
     );
+}
+
+#[test]
+fn a_script_that_does_not_say_which_tools_it_calls_is_told_what_to_write() {
+    let playground = playground(Who::ours());
+    caller(&playground, "silent", &[], "print(data_query)");
+    let ended = playground.cli(&["call", "esc:silent", "--json"]);
+    fits("ScriptError: not defined", &ended).unwrap();
+    let wanted = "\"calls\": [\"data:query\"] in ";
+    assert!(ended.stderr.contains(wanted), "{ended:?}");
 }
 
 #[test]

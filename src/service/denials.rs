@@ -442,6 +442,9 @@ fn first_steps(about: &DenialContext) -> Option<String> {
         .reduce(|all, more| all + "\n" + &more)
 }
 
+/// Whoever chose the name of a module may not choose what is installed.
+const OTHER_NAME: &str = "a package may have another name than its modules: look it up first";
+
 /// The hint for the first package that an interpreter did not find. A name with a dot or slash
 /// first is a file.
 fn missing_package(words: &str, about: &DenialContext) -> Option<String> {
@@ -468,11 +471,10 @@ fn missing_package(words: &str, about: &DenialContext) -> Option<String> {
                 .to_owned()
         }
         Some(required) => {
-            let names = required.packages.iter().map(|package| &*package.name);
-            let names: Vec<&str> = names.collect();
+            let names: Vec<&str> = required.requires.iter().map(|it| &*it.name).collect();
             format!(
                 "the code of a call can use what comes with its interpreter, and {}. The operator \
-                adds it by `toolhost deps lock core:run-code {} {name}`",
+                adds a package by `toolhost deps lock core:run-code {} PACKAGE`; {OTHER_NAME}",
                 names.join(", "),
                 names.join(" ")
             )
@@ -480,11 +482,11 @@ fn missing_package(words: &str, about: &DenialContext) -> Option<String> {
         None if runs_python => format!(
             "the code of a call can use what comes with its interpreter. The operator adds packages \
             by `toolhost deps lock core:run-code --preset data-python` (numpy, pandas, matplotlib, \
-            openpyxl, pypdf, pillow), or `toolhost deps lock core:run-code {name}`"
+            openpyxl, pypdf, pillow), or `toolhost deps lock core:run-code PACKAGE`; {OTHER_NAME}"
         ),
         None => "the code of a call can use what comes with its interpreter".to_owned(),
     };
-    Some(format!("The package '{name}' is not installed: {how}."))
+    Some(format!("No package here has the module '{name}': {how}."))
 }
 
 /// The last few denials as text. Files that the script names have priority, then others, then

@@ -1,7 +1,9 @@
 //! A call whose executor is done: what its tool was refused, and what it ended with.
 
 use super::artifacts::Received;
+use super::call_advice::MissingCall;
 use super::denials;
+use super::found::FoundTool;
 use super::grant_advice::DenialContext;
 use super::output;
 use super::record::CallRecord;
@@ -99,6 +101,7 @@ pub(super) fn unwritten(artifacts: &[Artifact]) -> Result<(), Fault> {
 /// What helps with the failure of a tool.
 struct Help<'r> {
     about: DenialContext<'r>,
+    found: &'r FoundTool,
     traffic: &'r Traffic,
     /// What the tool was refused, as the caller gets it.
     denials: Vec<Denial>,
@@ -150,20 +153,37 @@ impl<'r> Help<'r> {
         outcome.denials.observed.extend(observed);
         Help {
             about,
+            found: &target.found,
             traffic,
             denials,
             limit,
         }
     }
 
+    /// What code lacks that uses the function of a tool which it does not name.
+    fn missing_call(&self, fault: &Fault) -> Option<MissingCall> {
+        if fault.kind != Kind::ScriptError {
+            return None;
+        }
+        let details = fault.details.as_deref().unwrap_or_default();
+        let words = format!("{}\n{details}", fault.message);
+        self.found.call_advice(Vec::new()).for_undefined(&words)
+    }
+
     /// The tool's own failure, with hints. `printed`: bytes of its output.
     fn explain(self, fault: Fault, printed: u64, has_parts: bool) -> Fault {
         let about = &self.about;
         let (anyone, person) = denials::hints(&fault, printed, self.traffic, &self.denials, about);
-        let details = [fault.details.clone(), anyone]
+        let (for_caller, for_person) = match self.missing_call(&fault) {
+            Some(MissingCall::OfCaller(words)) => (Some(words), None),
+            Some(MissingCall::OfPerson(words)) => (None, Some(words)),
+            None => (None, None),
+        };
+        let details = [fault.details.clone(), anyone, for_caller]
             .into_iter()
             .flatten()
             .reduce(|all, more| all + "\n" + &more);
+        let person = for_person.or(person);
         let person = fault.person.clone().or(self.limit).or(person);
         let message = match (fault.kind, &about.decision.grants.service, has_parts) {
             (Kind::TimeoutError, Some(_), true) => {

@@ -34,6 +34,12 @@ pub(super) fn wants_shim(confinement: &policy::Confinement) -> bool {
     has_shim && (awaits || text.contains("toolhost"))
 }
 
+/// Whether code knows the function of this tool by that name: by its id, or by the name that models
+/// know.
+pub(super) fn is_function_of(id: &str, function: &str) -> bool {
+    [name(id), name(&id.replacen(':', "__", 1))].contains(&function.to_owned())
+}
+
 fn name(id: &str) -> String {
     let name = id.replace(|c: char| !c.is_ascii_alphanumeric(), "_");
     if name.starts_with(|c: char| c.is_ascii_digit()) {

@@ -90,14 +90,19 @@ async function call(tool, given = {}) {
   return begin(tool, given, call);
 }
 
+// The names of a tool's function: by its id, and by the name that models know.
+const namesOf = (tool) =>
+  [tool, tool.replace(':', '__')].map((form) => form.replace(/[^A-Za-z0-9]/gu, '_').replace(/^(?=[0-9])/u, '_'));
+
 // Makes the tools functions of every module. A name that two tools would share is nobody's.
 function offer(tools) {
-  const names = tools.map((tool) => tool.replace(/[^A-Za-z0-9]/gu, '_').replace(/^(?=[0-9])/u, '_'));
-  tools.forEach((tool, at) => {
-    if (names.filter((name) => name === names[at]).length > 1) return;
+  const all = tools.flatMap(namesOf);
+  for (const tool of tools) {
     const called = async (given = {}) => begin(tool, given, called);
-    globalThis[names[at]] = called;
-  });
+    for (const name of namesOf(tool)) {
+      if (all.indexOf(name) === all.lastIndexOf(name)) globalThis[name] = called;
+    }
+  }
 }
 
 function provide() {

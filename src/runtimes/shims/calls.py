@@ -135,6 +135,13 @@ def function(tool, name):
     return called
 
 
+def names(tool):
+    """The names of its function: by its id, and by the name that models know."""
+    for form in (tool, tool.replace(":", "__", 1)):
+        name = "".join(c if c.isalnum() else "_" for c in form)
+        yield name if name.isidentifier() else "_" + name
+
+
 def offer(tools):
     """Makes the tools functions of every module. A name that two tools would share is nobody's."""
     module = sys.modules["toolhost"] = type(sys)("toolhost")
@@ -142,10 +149,10 @@ def offer(tools):
     ToolError.__module__ = "toolhost"
     builtins.tools = type(sys)("tools")
     builtins.tools.call = call
-    names = ["".join(c if c.isalnum() else "_" for c in tool) for tool in tools]
-    for tool, name in zip(tools, names):
-        name = name if name.isidentifier() else "_" + name
-        if names.count(name) < 2:
+    named = [(name, tool) for tool in tools for name in names(tool)]
+    all_names = [name for name, _ in named]
+    for name, tool in named:
+        if all_names.count(name) < 2:
             setattr(builtins, name, function(tool, name))
 
 

@@ -165,7 +165,7 @@ fn what_is_no_session_is_refused() {
     let input = json!({"language": "python", "code": "1", "session": "a"}).to_string();
     let once = playground.call("core:run-code", &input);
     assert!(
-        once.text().contains("toolhost serve") || once.stderr.contains("toolhost serve"),
+        once.text().contains(" serve`") || once.stderr.contains(" serve`"),
         "{once:?}"
     );
     playground.policy("core", "core:run-code", "[limits]\nprocesses = 64\n");

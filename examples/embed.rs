@@ -31,7 +31,7 @@ fn service(root: &Path) -> Result<Arc<Service>, Box<dyn Error>> {
     let folders = [root.join("tool-defs"), root.join("user_scripts")];
     let [tools, scripts] = folders.clone().map(|folder| vec![folder]);
     registry.add_source(Arc::new(DirectToolLoader::new(tools, scripts)))?;
-    let off_limits = runtimes::OffLimits::new(&folders, BTreeMap::default());
+    let off_limits = runtimes::OffLimits::new(&folders, Default::default());
     let path = std::env::var_os("PATH").unwrap_or_default();
     let machine = policy::Machine {
         runtimes: runtimes::discover(&path, &off_limits).runtimes,

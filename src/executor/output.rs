@@ -491,7 +491,7 @@ mod tests {
                 "line 2 of the stream is not JSON",
                 1,
             ),
-            ("@toolhost {\"chunk\": 1, \"x\": 2}\n", "is neither", 0),
+            ("@toolhost {\"chunk\": 1, \"x\": 2}\n", "is none of", 0),
             ("@toolhost {\"end\": true}\n7\n", "after the end", 0),
             (&long, "longer than 256 KiB", 0),
         ] {

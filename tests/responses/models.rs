@@ -382,7 +382,7 @@ fn a_hostile_server_ends_its_run_and_learns_nothing_more() {
             "no completion",
             Said::Stream("data: hello\n\n".into()),
             "ServiceError",
-            "no chat completion",
+            "something else than a chat completion",
         ),
         (
             "the end too early",

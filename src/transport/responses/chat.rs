@@ -286,7 +286,7 @@ mod tests {
                 "data: {\"choices\":[{\"delta\":{\"content\":\"a\"},\"finish_reason\":\"stop\"}]",
                 "too early",
             ),
-            ("data: nonsense\n", "no chat completion"),
+            ("data: nonsense\n", "something else than a chat completion"),
             (
                 "data: {\"error\":{\"message\":\"Bearer sk\"}}\n",
                 "reported an error",

@@ -354,7 +354,10 @@ fn nothing_says_whether_a_file_that_was_not_granted_exists() {
         let input = json!({"path": playground.path(&format!("home/{name}.txt"))}).to_string();
         let person = playground.cli(&["call", "esc:opens", "--input", &input]);
         assert!(
-            person.code == Some(1) && person.stderr.contains("--explain` its denials"),
+            person.code == Some(1)
+                && person
+                    .stderr
+                    .contains("with --explain shows what it is refused"),
             "{person:?}"
         );
         let outcome = playground.call("esc:opens", &input);

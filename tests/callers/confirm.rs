@@ -37,7 +37,7 @@ fn where_nobody_can_be_asked_nothing_runs() {
         "{words}"
     );
     assert!(
-        refused.code == Some(3) && refused.stderr.contains("toolhost call"),
+        refused.code == Some(3) && refused.stderr.contains(" call` in a terminal"),
         "{refused:?}"
     );
     let record = playground.records().pop().unwrap();

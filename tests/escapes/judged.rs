@@ -154,8 +154,20 @@ fn floods_do_not_make_the_host_grow() {
         let logs = report["logs"].to_string().len();
         assert!(logs < 256 * 1024, "{does}: {logs} bytes of logs");
         let quiet = *quiet.get_or_insert(peak);
+        let most = quiet + 4 * 1024 + 2 * 1024;
+        // A loaded machine adds noise, but never takes away what grows.
+        let peak = if peak < most {
+            peak
+        } else {
+            peak_of(
+                &playground,
+                "esc:floods",
+                &json!({ "do": does }).to_string(),
+            )
+            .0
+        };
         assert!(
-            peak < quiet + 4 * 1024 + 2 * 1024,
+            peak < most,
             "{does}: output limit × 4, and some noise: {peak}, {quiet} KiB"
         );
     }

@@ -155,7 +155,8 @@ fn the_rules_of_a_call_are_what_policy_and_cap_allow() {
                 assert_eq!(refused(&decision).0, Kind::CapabilityError, "{table}");
                 assert_eq!(row(&decision).narrower, Some(*narrower), "{table}");
                 let need = &decision.lacks[0].words;
-                let says = need.contains("[packages] python = {") || *narrower == Narrower::Machine;
+                let says = need.contains("`[packages]` and, on a line below, `python = {")
+                    || *narrower == Narrower::Machine;
                 assert!(says && decision.grants.packages.is_none(), "{need}");
             }
         }

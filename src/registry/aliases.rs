@@ -7,7 +7,7 @@ use crate::base::json::escape_segment;
 use crate::base::{sha256_hex, text};
 use crate::manifest::schema::Schema;
 use crate::manifest::{Alias, Code, Execution, Manifest, arguments};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// Why an alias is refused: the pointer, and the words.
@@ -100,10 +100,10 @@ fn open_parameters(alias: &Alias, of: &Manifest) -> Result<Option<Schema>, Flaw>
         }
     }
     let mut open = root.clone();
-    if let Some(properties) = open["properties"].as_object_mut() {
+    if let Some(properties) = open.get_mut("properties").and_then(Value::as_object_mut) {
         properties.retain(|name, _| !fixed.contains_key(name));
     }
-    if let Some(required) = open["required"].as_array_mut() {
+    if let Some(required) = open.get_mut("required").and_then(Value::as_array_mut) {
         required.retain(|name| name.as_str().is_none_or(|name| !fixed.contains_key(name)));
     }
     let compiled = Schema::compile(&open).map_err(|problem| {

@@ -23,7 +23,15 @@ fn an_alias_fixes_arguments_and_audit_and_the_record_show_its_tool() {
             json!({"handler": {"arguments": {"b": 1}}}),
         );
         alias(it, "easy:same", "esc:add", json!({}));
+        let parameters = json!({"type": "object", "properties": {
+            "n": {"type": "integer", "description": "d"}}});
+        let echo = "import sys\nprint(sys.stdin.read())\n";
+        it.tool("echo", "python", echo, json!({"parameters": parameters}));
+        let fixed = json!({"handler": {"arguments": {"n": 7}}});
+        alias(it, "easy:seven", "esc:echo", fixed);
     });
+    let seven = web.call("easy:seven", &json!({}), &[]).json();
+    assert_eq!(seven["outputData"], json!({"n": 7}), "{seven}");
     let next = web.get("/v1/tools/easy:next", &[]).json();
     let open = next["parameters"]["properties"].as_object().unwrap();
     assert_eq!(open.keys().collect::<Vec<_>>(), ["a"], "{next}");

@@ -326,6 +326,21 @@ fn runs_that_wait_are_bounded_and_take_no_slot() {
 }
 
 /// Submits an output for every call that a run waits for.
+/// What has no room when its calls have ended is a run that failed: none waits for ever.
+#[test]
+fn a_run_that_cannot_be_kept_has_failed() {
+    let scene = Scene::new();
+    let web = scene.serve();
+    let numbers = vec![0; 450_000];
+    let body = json!({"calls": [{"name": "any", "arguments": {"numbers": numbers}}],
+        "tools": [{"type": "function", "name": "any", "parameters": {"type": "object"}}]});
+    let replies: Vec<Reply> = (0..8).map(|_| begin(&web, &scene.alice, &body)).collect();
+    assert_eq!(replies[0].json()["status"], "requires_action");
+    assert!(replies.iter().any(|reply| reply.status == 429));
+    let runs = web.get("/v1/runs", &[&scene.alice]).json().to_string();
+    assert!(!runs.contains("in_progress"), "{runs}");
+}
+
 fn begin_again(web: &Web, caller: &str, run: &str) -> Reply {
     let shown = web.get(&format!("/v1/runs/{run}"), &[caller]).json();
     let calls = required(&shown).as_array().unwrap().iter();

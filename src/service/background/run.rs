@@ -1,6 +1,7 @@
 //! A run: the calls of one turn of a model, some of which its client runs. Its states, and how they
 //! follow each other. Plain data; nothing is stored here.
 
+use crate::base::json;
 use crate::base::text::printable;
 use crate::fault::{Fault, Kind};
 use crate::service::artifacts::Owner;
@@ -145,8 +146,9 @@ impl RunStep {
 
     fn bytes(&self) -> usize {
         let output = self.output.as_ref().map_or(0, String::len);
-        // The client's arguments are about as long as those that are shown.
-        let shown = self.arguments.len() * if self.client.is_some() { 2 } else { 1 };
+        // The client's arguments are values, and about those that are shown.
+        let values = self.client.as_ref().map(|_| json::weight(&self.arguments));
+        let shown = self.arguments.len() + values.unwrap_or_default();
         self.call.len() + self.name.len() + shown + output
     }
 }

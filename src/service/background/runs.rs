@@ -36,7 +36,7 @@ impl RunningRun {
         } else {
             run.settle()?;
         }
-        self.background.keep_run(&mut runs, run.clone()).await?;
+        self.background.end_run(&mut runs, run.clone()).await?;
         Ok(run)
     }
 }
@@ -51,7 +51,7 @@ impl Drop for RunningRun {
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move {
                 let mut runs = background.runs.lock().await;
-                let _ = background.keep_run(&mut runs, run).await;
+                let _ = background.end_run(&mut runs, run).await;
             });
         }
     }
@@ -197,6 +197,20 @@ impl Background {
         runs.loaded = true;
         self.forget_among(&mut runs, Timestamp::now()).await;
         Ok(runs)
+    }
+
+    /// Keeps how the calls of a run ended, which nobody does again. Where that has no room, the run
+    /// has failed, and its steps are lost.
+    async fn end_run(&self, runs: &mut Runs, run: Run) -> Result<(), Fault> {
+        let mut lost = run.head();
+        let Err(fault) = self.keep_run(runs, run).await else {
+            return Ok(());
+        };
+        lost.status = RunStatus::InProgress;
+        lost.enter(RunStatus::Failed)?;
+        runs.all.remove(&lost.id);
+        self.keep_run(runs, lost).await?;
+        Err(fault)
     }
 
     /// Keeps the present state of a run: on the disk first, where its client asked for that.

@@ -100,7 +100,7 @@ pub fn client_item(call: &ToolCall, client: &ClientCall, is_done: bool) -> Value
         }
         ClientTool::Shell => item["action"] = json!({}),
     }
-    if let Some(action) = item["action"].as_object_mut() {
+    if let Some(action) = item.get_mut("action").and_then(Value::as_object_mut) {
         action.extend(client.arguments.clone());
     }
     for (name, value) in &call.passed_on {

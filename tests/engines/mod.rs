@@ -374,7 +374,8 @@ impl Row<'_> {
     }
 
     /// What a call did, and what is wrong with it. What hangs on the time of the host's looks (a
-    /// timeout, a sample) is judged again: the machine may have stood still.
+    /// timeout, a sample), and what the host says may be tried again, is judged again: the machine
+    /// may have stood still.
     fn tried(
         &self,
         host: Host,
@@ -386,7 +387,9 @@ impl Row<'_> {
         for _ in 0..5 {
             let is_sampled =
                 !self.counted && matches!(wanted, Verdict::Ends("ResourceLimitError", ..));
-            let may_be_late = is_sampled || seen.error().0 == "TimeoutError";
+            let may_be_late = is_sampled
+                || seen.error().0 == "TimeoutError"
+                || seen.outcome["error"]["retryable"] == true;
             if !may_be_late || self.judged(wanted, changes, &seen).is_ok() {
                 break;
             }

@@ -156,13 +156,16 @@ impl Worker {
     pub async fn end(&mut self, shape: &Shape) -> Result<Vec<Artifact>, Fault> {
         // A worker that may serve another call waits for its next request.
         drop(self.to.take());
-        let Some((_, staged)) = ended(&self.ready).await else {
-            return Err(Fault::new(
-                Kind::InternalError,
-                "the worker did not end after its answer",
-            ));
-        };
-        Ok(self.ready.publish(&staged, shape).await)
+        match ended(&self.ready).await {
+            Some((exited, staged)) if exited.killed.is_none() => {
+                Ok(self.ready.publish(&staged, shape).await)
+            }
+            // The files of a worker that was killed are lost.
+            _ => {
+                let message = "The worker did not end well after its answer.";
+                Err(Fault::new(Kind::InternalError, message).retryable())
+            }
+        }
     }
 }
 

@@ -523,6 +523,20 @@ fn a_request_that_cannot_be_served_names_its_member() {
             "tools[0]",
         ),
         (
+            with(
+                "tools",
+                json!([{"type": "mcp", "server_label": "toolhost", "server_url": "http://h"}]),
+            ),
+            "tools[0]",
+        ),
+        (
+            with(
+                "tools",
+                json!([{"type": "mcp", "server_label": "toolhost", "require_approval": "always"}]),
+            ),
+            "tools[0]",
+        ),
+        (
             with("tools", json!([{"type": "web_search"}])),
             "tools[0].type",
         ),
@@ -581,6 +595,56 @@ fn a_request_that_cannot_be_served_names_its_member() {
         4,
         "it would cross the network in the clear",
     );
+}
+
+/// Tokens are reserved before a turn is asked for, and those of a turn that does not end well count.
+#[test]
+fn the_tokens_of_a_turn_count_however_it_ends() {
+    let words = "W ".repeat(3000);
+    let model = Model::new(vec![
+        Said::Stream(chunk(&json!({"content": words}), None)),
+        Said::Stalls(chunk(&json!({"content": "so far"}), None)),
+    ]);
+    let (_playground, web) = model.host(adder, "seconds = 15\ntokens_per_hour = 50000\n");
+    let mut asked = body(json!("go"));
+    asked["max_output_tokens"] = json!(30000);
+    let response = check(&run(&web, &asked));
+    assert_eq!(response["error"]["code"], "ServiceError");
+    let used = response["usage"]["output_tokens"].as_u64().unwrap();
+    assert_eq!(used, 2000, "three bytes are a token: {response}");
+    // Of two that are open together, the second is asked for what is left, and a third is refused.
+    std::thread::scope(|scope| {
+        scope.spawn(|| run(&web, &asked));
+        wait_for("the first is asked", || model.heard().len() == 2);
+        scope.spawn(|| run(&web, &asked));
+        wait_for("the second is asked", || model.heard().len() == 3);
+        let most = |at: usize| model.heard()[at].1["max_completion_tokens"].as_u64();
+        let (first, second) = (most(1).unwrap(), most(2).unwrap());
+        assert!(first == 30000 && second <= 50000 - used - first, "{second}");
+        web.ask("POST", "/v1/responses", &[], &asked.to_string())
+            .is(429, "RateLimitError");
+    });
+    // The control: what was reserved and not received is there again.
+    check(&run(&web, &asked));
+    assert_eq!(model.heard().len(), 4);
+}
+
+/// The arguments of calls are in the bound of a response, before any of them is made.
+#[test]
+fn the_arguments_of_a_turn_are_in_the_bound_of_a_response() {
+    let long = "y".repeat(100 * 1024);
+    let arguments = json!({ "text": long });
+    let calls: Vec<(&str, Value)> = (0..60).map(|_| ("esc__gone", arguments.clone())).collect();
+    let model = Model::new(vec![asks(&calls), asks(&calls), says(&["done"])]);
+    let (playground, web) = model.host(adder, "");
+    let response = check(&run(&web, &body(json!("go"))));
+    assert_eq!(
+        (&response["status"], &response["error"]["code"]),
+        (&json!("failed"), &json!("ResourceLimitError"))
+    );
+    // The control is the first turn, which was within it.
+    assert_eq!(response["output"].as_array().unwrap().len(), 60);
+    assert_eq!((playground.records().len(), model.heard().len()), (60, 2));
 }
 
 /// The examples of docs/RESPONSES.md run as they stand.

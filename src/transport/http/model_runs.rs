@@ -18,7 +18,7 @@ use crate::transport::export::{self, Format};
 use crate::transport::names::Names;
 use crate::transport::responses::{
     Answering, Conversation, Ended, Finish, Message, ModelCall, ModelServer, ModelTurn,
-    ResponseStatus, Stream, Telling, ToolCall,
+    ResponseStatus, Stream, Telling, ToolCall, Usage,
 };
 use axum::body::Body;
 use axum::extract::Path;
@@ -191,8 +191,7 @@ struct Run {
     answering: Option<Answering>,
     message: Option<Message>,
     reader: Reader,
-    input_tokens: u64,
-    output_tokens: u64,
+    used: Usage,
     _place: Permit,
 }
 
@@ -247,8 +246,7 @@ impl Run {
             own,
             tools,
             conversation,
-            input_tokens: 0,
-            output_tokens: 0,
+            used: Usage::default(),
         })
     }
 
@@ -274,6 +272,7 @@ impl Run {
             }
         });
         if let Some(answering) = self.answering.take() {
+            self.count(answering.usage());
             let rest = answering.rest();
             self.say(&rest, to).await;
         }
@@ -281,8 +280,8 @@ impl Run {
             message.break_off(&mut self.stream);
         }
         self.stream.break_off();
-        let usage = json!({"input_tokens": self.input_tokens, "output_tokens": self.output_tokens,
-            "total_tokens": self.input_tokens.saturating_add(self.output_tokens),
+        let usage = json!({"input_tokens": self.used.input, "output_tokens": self.used.output,
+            "total_tokens": self.used.total(),
             "input_tokens_details": {"cached_tokens": 0},
             "output_tokens_details": {"reasoning_tokens": 0}});
         self.stream.end(status, json!({ "usage": usage }));
@@ -335,40 +334,48 @@ impl Run {
         to: &Output,
     ) -> Result<ModelTurn, Fault> {
         let principal = &start.known.caller.user;
-        self.model.check_hour(principal)?;
         let tokens = self.model.settings.bounds.tokens;
-        let spent = self.input_tokens.saturating_add(self.output_tokens);
-        let left = tokens.saturating_sub(spent);
+        let left = tokens.saturating_sub(self.used.total());
         if left == 0 {
             let words = format!("The run used more than {tokens} tokens.");
             return Err(Fault::new(Kind::ResourceLimitError, words));
         }
-        let model = self.model.clone();
         to.send(&mut self.stream).await;
-        let answering = model.ask(principal, self.body(is_first, left)).await?;
-        self.answering = Some(answering);
+        let most = self.request.max_output_tokens.unwrap_or(left).min(left);
+        let reserved = self.model.reserve(principal, most)?;
+        let body = self.body(is_first, reserved.output);
+        self.answering = Some(self.model.ask(reserved, body).await?);
+        let limiter = &start.known.server.service.limiter;
+        let mut room = limiter.keep_text(principal, 0)?;
+        let mut charged = 0;
         while let Some(answering) = &mut self.answering
             && let Some(text) = answering.next().await?
         {
+            if answering.held() > charged {
+                charged = answering.held().next_power_of_two();
+                room = limiter.keep_text(principal, charged)?;
+            }
             self.say(&text, to).await;
         }
         let answering = self.answering.as_mut();
         let answering = answering.ok_or_else(|| Fault::new(Kind::InternalError, LOST))?;
         let (turn, last) = answering.finish().await?;
+        let usage = answering.usage();
+        self.count(usage);
         self.answering = None;
+        drop(room);
+        self.reader.keep(turn.bytes())?;
         self.say(&last, to).await;
         if let Some(message) = self.message.take() {
             message.end(&mut self.stream);
         }
-        let usage = turn.usage.unwrap_or_default();
-        self.input_tokens = self.input_tokens.saturating_add(usage.input);
-        // It was asked for no more than were left.
-        let output = usage.output.min(left);
-        self.output_tokens = self.output_tokens.saturating_add(output);
-        model.spend(principal, usage.input.saturating_add(output));
-        self.reader.keep(turn.text.len())?;
         to.send(&mut self.stream).await;
         Ok(turn)
+    }
+
+    fn count(&mut self, usage: Usage) {
+        self.used.input = self.used.input.saturating_add(usage.input);
+        self.used.output = self.used.output.saturating_add(usage.output);
     }
 
     async fn say(&mut self, text: &str, to: &Output) {
@@ -383,12 +390,11 @@ impl Run {
         to.send(&mut self.stream).await;
     }
 
-    /// The request to the server. `left`: tokens of the run.
-    fn body(&self, is_first: bool, left: u64) -> String {
+    /// The request to the server. `most`: tokens of the answer.
+    fn body(&self, is_first: bool, most: u64) -> String {
         let request = &self.request;
         let mut body = json!({"model": request.model, "messages": self.conversation.messages(),
             "stream": true, "stream_options": {"include_usage": true}});
-        let most = request.max_output_tokens.unwrap_or(left).min(left);
         body["max_completion_tokens"] = json!(most);
         if !self.tools.is_empty() {
             body["tools"] = json!(self.tools);
@@ -507,6 +513,37 @@ fn chat_tools(tools: &[Arc<Tool>], names: &Names) -> Vec<Value> {
     }
 }
 
+/// This host's tools in `tools`. What this host would not do as it is asked is refused.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HostTools {
+    #[serde(rename = "type")]
+    _type: IgnoredAny,
+    server_label: String,
+    allowed_tools: Option<Allowed>,
+    require_approval: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Allowed {
+    Names(Vec<String>),
+    Filter(Filter),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Filter {
+    tool_names: Vec<String>,
+}
+
+impl HostTools {
+    fn is_ours(&self) -> bool {
+        let approval = self.require_approval.as_deref().unwrap_or("never");
+        self.server_label == LABEL && approval == "never"
+    }
+}
+
 /// Which of this host's tools are asked for (`None`: all), and the tools that the request brings.
 fn narrowed(tools: &[Value]) -> Result<(Option<Vec<String>>, Vec<Value>), Refusal> {
     let mut only = None;
@@ -516,16 +553,17 @@ fn narrowed(tools: &[Value]) -> Result<(Option<Vec<String>>, Vec<Value>), Refusa
             brought.push(tool.clone());
             continue;
         }
-        let names = &tool["allowed_tools"];
-        let names = names.get("tool_names").unwrap_or(names);
-        let read = serde_json::from_value::<Option<Vec<String>>>(names.clone());
-        let (Ok(names), true) = (read, tool["server_label"] == LABEL) else {
+        let read = HostTools::deserialize(tool).ok();
+        let Some(host) = read.filter(HostTools::is_ours) else {
             return Err(Refusal::malformed(format!(
                 "tools[{at}]: the one MCP server here is {{\"type\": \"mcp\", \"server_label\": \
-                 \"{LABEL}\"}}, with allowed_tools, a list of names, to narrow its tools."
+                 \"{LABEL}\"}}, with allowed_tools, a list of names, to narrow its tools, and \
+                 require_approval \"never\" or none; other members are unknown."
             )));
         };
-        if let Some(names) = names {
+        if let Some(Allowed::Names(names) | Allowed::Filter(Filter { tool_names: names })) =
+            host.allowed_tools
+        {
             only.get_or_insert_with(Vec::new).extend(names);
         }
     }

@@ -2,15 +2,18 @@
 //! whole completion.
 
 use crate::fault::{Fault, Kind};
-use serde::Deserialize;
-use serde::de::IgnoredAny;
-use serde_json::Value;
+use serde::de::{Error, IgnoredAny, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+use std::fmt;
+use std::marker::PhantomData;
 
 /// Longest answer, and longest line of one, bytes.
 const MAX_ANSWER_BYTES: usize = 8 * 1024 * 1024;
 const MAX_LINE_BYTES: usize = 256 * 1024;
-/// Most calls of one turn.
+/// Most calls of one turn, and most choices: one is asked for.
 const MAX_CALLS: usize = 64;
+const MAX_CHOICES: usize = 8;
 
 /// One turn of a model.
 #[derive(Debug, Default)]
@@ -18,8 +21,18 @@ pub struct ModelTurn {
     pub text: String,
     pub calls: Vec<ModelCall>,
     pub finish: Finish,
-    /// `None`: the server does not say.
-    pub usage: Option<Usage>,
+}
+
+impl ModelTurn {
+    pub fn bytes(&self) -> usize {
+        bytes(&self.text, self.calls.iter())
+    }
+}
+
+/// The bytes of all that a turn says.
+fn bytes<'a>(text: &str, calls: impl Iterator<Item = &'a ModelCall>) -> usize {
+    let calls = calls.map(|call| call.id.len() + call.name.len() + call.arguments.len());
+    text.len() + calls.sum::<usize>()
 }
 
 /// A call that the model asks for.
@@ -48,10 +61,52 @@ pub struct Usage {
     pub output: u64,
 }
 
+impl Usage {
+    pub fn total(&self) -> u64 {
+        self.input.saturating_add(self.output)
+    }
+}
+
+/// A list that is refused as soon as it has more members: each takes many times its bytes.
+struct Few<T, const MOST: usize>(Vec<T>);
+
+impl<T, const MOST: usize> Default for Few<T, MOST> {
+    fn default() -> Self {
+        Few(Vec::new())
+    }
+}
+
+impl<'de, T: Deserialize<'de>, const MOST: usize> Deserialize<'de> for Few<T, MOST> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_seq(FewVisitor(PhantomData))
+    }
+}
+
+struct FewVisitor<T, const MOST: usize>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>, const MOST: usize> Visitor<'de> for FewVisitor<T, MOST> {
+    type Value = Few<T, MOST>;
+
+    fn expecting(&self, to: &mut fmt::Formatter) -> fmt::Result {
+        write!(to, "a list of at most {MOST}")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Self::Value, A::Error> {
+        let mut all = Vec::new();
+        while let Some(one) = from.next_element()? {
+            if all.len() == MOST {
+                return Err(A::Error::invalid_length(MOST + 1, &self));
+            }
+            all.push(one);
+        }
+        Ok(Few(all))
+    }
+}
+
 #[derive(Deserialize)]
 struct Chunk {
     #[serde(default)]
-    choices: Vec<Choice>,
+    choices: Few<Choice, MAX_CHOICES>,
     usage: Option<Usage>,
     error: Option<IgnoredAny>,
 }
@@ -70,7 +125,7 @@ struct Choice {
 struct Delta {
     content: Option<String>,
     refusal: Option<String>,
-    tool_calls: Option<Vec<CallDelta>>,
+    tool_calls: Option<Few<CallDelta, MAX_CALLS>>,
 }
 
 #[derive(Deserialize)]
@@ -84,8 +139,8 @@ struct CallDelta {
 #[derive(Default, Deserialize)]
 struct FunctionDelta {
     name: Option<String>,
-    #[serde(default)]
-    arguments: Value,
+    /// A text of JSON, or from some servers the JSON itself, which stays text.
+    arguments: Option<Box<RawValue>>,
 }
 
 /// Reads an answer as it comes.
@@ -152,13 +207,13 @@ impl ChatReader {
             return Err(wrong("reported an error"));
         }
         self.usage = chunk.usage.or(self.usage);
-        for choice in chunk.choices.into_iter().filter(|it| it.index == 0) {
+        for choice in chunk.choices.0.into_iter().filter(|it| it.index == 0) {
             let delta = choice.delta.unwrap_or_default();
             for text in [delta.content, delta.refusal].into_iter().flatten() {
                 new.push_str(&text);
                 self.text.push_str(&text);
             }
-            for call in delta.tool_calls.into_iter().flatten() {
+            for call in delta.tool_calls.unwrap_or_default().0 {
                 self.take_call(call)?;
             }
             self.finish = choice.finish_reason.or(self.finish.take());
@@ -193,10 +248,11 @@ impl ChatReader {
         if call.name.is_empty() {
             call.name = delta.function.name.unwrap_or_default();
         }
-        match delta.function.arguments {
-            Value::String(text) => call.arguments.push_str(&text),
-            Value::Null => {}
-            other => call.arguments.push_str(&other.to_string()),
+        if let Some(arguments) = delta.function.arguments {
+            match serde_json::from_str::<String>(arguments.get()) {
+                Ok(text) => call.arguments.push_str(&text),
+                Err(_) => call.arguments.push_str(arguments.get()),
+            }
         }
         Ok(())
     }
@@ -218,8 +274,17 @@ impl ChatReader {
                 Some("content_filter") => Finish::Filtered,
                 _ => Finish::Stop,
             },
-            usage: self.usage,
         })
+    }
+
+    /// The bytes of what was said until now.
+    pub fn said(&self) -> usize {
+        bytes(&self.text, self.calls.iter().map(|(_, call)| call))
+    }
+
+    /// `None`: the server did not say.
+    pub fn usage(&self) -> Option<Usage> {
+        self.usage
     }
 
     pub fn is_over(&self) -> bool {
@@ -231,12 +296,14 @@ impl ChatReader {
 mod tests {
     use super::*;
 
-    fn read(stream: &str, piece: usize) -> Result<ModelTurn, String> {
+    fn read(stream: &str, piece: usize) -> Result<(ModelTurn, Option<Usage>), String> {
         let mut reader = ChatReader::default();
         for bytes in stream.as_bytes().chunks(piece) {
             reader.push(bytes).map_err(|fault| fault.message)?;
         }
-        reader.finish().map_err(|fault| fault.message)
+        let usage = reader.usage();
+        let turn = reader.finish().map_err(|fault| fault.message)?;
+        Ok((turn, usage))
     }
 
     #[test]
@@ -248,7 +315,7 @@ mod tests {
             data: {\"choices\":[{\"index\":0,\"delta\":{\"tool_calls\":[{\"index\":0,\"id\":\"d\",\"function\":{\"name\":\"g\",\"arguments\":{\"b\":2}}}]},\"finish_reason\":\"tool_calls\"}]}\r\n\
             data: {\"choices\":[],\"usage\":{\"prompt_tokens\":5,\"completion_tokens\":7}}\n\ndata: [DONE]\n\n";
         for piece in [1, 7, 10_000] {
-            let turn = read(stream, piece).expect("a turn");
+            let (turn, usage) = read(stream, piece).expect("a turn");
             let call = |id: &str, name: &str, arguments: &str| ModelCall {
                 id: id.into(),
                 name: name.into(),
@@ -259,8 +326,8 @@ mod tests {
                 [call("c", "f", "{\"a\":1}"), call("d", "g", "{\"b\":2}")]
             );
             assert_eq!(
-                (&*turn.text, turn.usage.map(|it| it.output)),
-                ("so: ä", Some(7))
+                (&*turn.text, usage.map(|it| it.total())),
+                ("so: ä", Some(12))
             );
         }
     }
@@ -294,6 +361,20 @@ mod tests {
             (&*long, "too long"),
             (nameless, "without a tool"),
             (&*many, "too many calls"),
+            (
+                &*format!(
+                    "data: {{\"choices\":[{}{{}}]}}\n",
+                    "{},".repeat(MAX_CHOICES)
+                ),
+                "something else",
+            ),
+            (
+                &*format!(
+                    "data: {{\"choices\":[{{\"delta\":{{\"tool_calls\":[{}{{}}]}}}}]}}\n",
+                    "{},".repeat(MAX_CALLS)
+                ),
+                "something else",
+            ),
         ] {
             let said = read(stream, 4096).expect_err(why);
             assert!(

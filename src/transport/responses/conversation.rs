@@ -278,17 +278,26 @@ fn content_part(member: &str, part: &Value) -> Result<Value, Fault> {
         let why = "send the data itself, as data:…;base64,…: no URL and no id is fetched";
         url.ok_or_else(|| refuse(&format!("{member}.{name}"), why))
     };
+    let text = |name: &str| {
+        let text = part[name].as_str();
+        text.ok_or_else(|| refuse(&format!("{member}.{name}"), "must be a text"))
+    };
     match part["type"].as_str() {
-        Some("input_text" | "output_text" | "text") => match &part["text"] {
-            Value::String(text) => Ok(json!({"type": "text", "text": text})),
-            _ => Err(refuse(&format!("{member}.text"), "must be a text")),
-        },
-        Some("refusal") => Ok(json!({"type": "text", "text": part["refusal"]})),
+        Some("input_text" | "output_text" | "text") => {
+            Ok(json!({"type": "text", "text": text("text")?}))
+        }
+        Some("refusal") => Ok(json!({"type": "text", "text": text("refusal")?})),
         Some("input_image") => {
             Ok(json!({"type": "image_url", "image_url": {"url": data("image_url")?}}))
         }
-        Some("input_file") => Ok(json!({"type": "file",
-            "file": {"filename": part["filename"], "file_data": data("file_data")?}})),
+        Some("input_file") => {
+            let name = match part.get("filename") {
+                None | Some(Value::Null) => None,
+                Some(_) => Some(text("filename")?),
+            };
+            let data = data("file_data")?;
+            Ok(json!({"type": "file", "file": {"filename": name, "file_data": data}}))
+        }
         _ => {
             let why = "must be input_text, input_image, input_file, output_text or refusal";
             Err(refuse(&format!("{member}.type"), why))
@@ -361,6 +370,14 @@ mod tests {
                 "input[0].type: 'item_reference'",
             ),
             (json!([{"role": "tool", "content": "x"}]), "input[0].role"),
+            (
+                json!([{"role": "user", "content": [{"type": "refusal", "refusal": {"type": "image_url"}}]}]),
+                "input[0].content[0].refusal: must be a text",
+            ),
+            (
+                json!([{"role": "user", "content": [{"type": "input_file", "filename": {}, "file_data": "data:,"}]}]),
+                "input[0].content[0].filename: must be a text",
+            ),
         ] {
             let said = read(input).expect_err(why);
             assert!(said.contains(why), "{why}: {said}");

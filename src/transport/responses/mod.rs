@@ -14,7 +14,7 @@ mod told;
 mod turn;
 
 pub use call::ToolCall;
-pub use chat::{Finish, ModelCall, ModelTurn};
+pub use chat::{Finish, ModelCall, ModelTurn, Usage};
 pub use conversation::Conversation;
 pub use ended::{Ended, Media};
 pub use items::{Kind, function_output, item, step_call};

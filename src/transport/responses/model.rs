@@ -56,8 +56,30 @@ pub struct Bounds {
 pub struct ModelServer {
     pub settings: ModelSettings,
     runs: Arc<FairSemaphore>,
-    /// Tokens of each principal, since when.
-    spent: Mutex<HashMap<String, (Instant, u64)>>,
+    hours: Mutex<HashMap<String, Hour>>,
+}
+
+/// The tokens of one principal.
+#[derive(Clone, Copy)]
+struct Hour {
+    since: Instant,
+    spent: u64,
+    /// What the turns that are asked for may still spend.
+    reserved: u64,
+}
+
+impl Hour {
+    fn begin() -> Hour {
+        Hour {
+            since: Instant::now(),
+            spent: 0,
+            reserved: 0,
+        }
+    }
+
+    fn taken(&self) -> u64 {
+        self.spent.saturating_add(self.reserved)
+    }
 }
 
 impl ModelServer {
@@ -65,7 +87,7 @@ impl ModelServer {
         ModelServer {
             settings,
             runs: FairSemaphore::new(MAX_RUNS, MAX_RUNS_PER_PRINCIPAL),
-            spent: Mutex::default(),
+            hours: Mutex::default(),
         }
     }
 
@@ -79,33 +101,57 @@ impl ModelServer {
 
     /// Refuses a principal that has used up its hour.
     pub fn check_hour(&self, principal: &str) -> Result<(), Fault> {
-        let mut spent = lock(&self.spent);
-        spent.retain(|_, (since, _)| since.elapsed() < HOUR);
-        let limit = self.settings.bounds.tokens_per_hour;
-        match spent.get(principal) {
-            Some((since, tokens)) if *tokens >= limit => {
-                let words = format!("The {limit} tokens of this hour are used up.");
-                let left = HOUR.saturating_sub(since.elapsed());
-                let fault = Fault::new(Kind::RateLimitError, words).retryable();
-                Err(Fault {
-                    retry_after_ms: Some(crate::base::millis(left)),
-                    ..fault
-                })
-            }
-            _ => Ok(()),
-        }
+        self.left(&mut lock(&self.hours), principal).map(drop)
     }
 
-    pub fn spend(&self, principal: &str, tokens: u64) {
-        let mut spent = lock(&self.spent);
-        let (_, sum) = spent
+    /// What is left to a principal of its hour: at least one token.
+    fn left(&self, hours: &mut HashMap<String, Hour>, principal: &str) -> Result<u64, Fault> {
+        hours.retain(|_, hour| {
+            if hour.since.elapsed() >= HOUR {
+                *hour = Hour {
+                    reserved: hour.reserved,
+                    ..Hour::begin()
+                };
+            }
+            hour.taken() > 0
+        });
+        let hour = hours.get(principal).copied().unwrap_or_else(Hour::begin);
+        let limit = self.settings.bounds.tokens_per_hour;
+        let left = limit.saturating_sub(hour.taken());
+        if left > 0 {
+            return Ok(left);
+        }
+        let words =
+            format!("The {limit} tokens of this hour are used up, or reserved by open runs.");
+        let wait = HOUR.saturating_sub(hour.since.elapsed());
+        Err(Fault {
+            // Nobody knows when a run gives back what it reserved.
+            retry_after_ms: (hour.spent >= limit).then(|| crate::base::millis(wait)),
+            ..Fault::new(Kind::RateLimitError, words).retryable()
+        })
+    }
+
+    /// Reserves the answer of a turn: `output` tokens, or what is left of the hour.
+    pub fn reserve(self: &Arc<Self>, principal: &str, output: u64) -> Result<Reserved, Fault> {
+        let mut hours = lock(&self.hours);
+        let output = output.min(self.left(&mut hours, principal)?);
+        let hour = hours
             .entry(principal.to_owned())
-            .or_insert_with(|| (Instant::now(), 0));
-        *sum = sum.saturating_add(tokens);
+            .or_insert_with(Hour::begin);
+        hour.reserved = hour.reserved.saturating_add(output);
+        Ok(Reserved {
+            server: self.clone(),
+            principal: principal.to_owned(),
+            output,
+            tokens: output,
+            asked: 0,
+            used: Usage::default(),
+        })
     }
 
     /// Asks for one turn.
-    pub async fn ask(&self, principal: &str, body: String) -> Result<Answering, Fault> {
+    pub async fn ask(&self, mut reserved: Reserved, body: String) -> Result<Answering, Fault> {
+        reserved.ask(body.len() as u64);
         let ModelSettings {
             url,
             key,
@@ -140,18 +186,23 @@ impl ModelServer {
             why: "the model server".to_owned(),
         };
         let dialler = Dialler {
-            payer: [principal.to_owned(), "model".to_owned()],
+            payer: [reserved.principal.clone(), "model".to_owned()],
             grants: vec![grant],
             headers: Vec::new(),
             proxy: proxy.clone(),
         };
-        let asked = body.len();
         let posted = timeout(STALL, egress::post(&dialler, url, headers, body.into()))
             .await
             .map_err(|_| stalled())?
-            .map_err(unreached)?;
+            .map_err(|why| {
+                if matches!(why, PostError::Refused(_)) {
+                    reserved.used = Usage::default();
+                }
+                unreached(why)
+            })?;
         let status = posted.answer.status();
         if !status.is_success() {
+            reserved.used = Usage::default();
             let fault = wrong(&format!("answered {}", status.as_u16()));
             let is_busy = status.as_u16() == 429 || status.is_server_error();
             return Err(if is_busy { fault.retryable() } else { fault });
@@ -165,8 +216,59 @@ impl ModelServer {
             mask,
             filter,
             text: String::new(),
-            asked,
+            reserved,
         })
+    }
+}
+
+/// The tokens that a turn may take, from before it is asked for. Dropped, it gives back all but
+/// those of what was received: whoever leaves early has read it all the same.
+pub struct Reserved {
+    server: Arc<ModelServer>,
+    principal: String,
+    /// Most tokens of the answer.
+    pub output: u64,
+    /// All that is reserved.
+    tokens: u64,
+    /// Bytes of the request.
+    asked: u64,
+    used: Usage,
+}
+
+impl Reserved {
+    /// Reserves what is asked as well. This may pass the hour, by one turn: how many tokens it is,
+    /// a picture above all, only the server knows.
+    fn ask(&mut self, bytes: u64) {
+        self.asked = bytes;
+        self.used.input = bytes / 3;
+        self.tokens = self.tokens.saturating_add(self.used.input);
+        if let Some(hour) = lock(&self.server.hours).get_mut(&self.principal) {
+            hour.reserved = hour.reserved.saturating_add(self.used.input);
+        }
+    }
+
+    /// Counts what was received until now: by the server's word, and without it three bytes are a
+    /// token.
+    fn count(&mut self, said: Option<Usage>, bytes: u64) {
+        let usage = said.unwrap_or(Usage {
+            input: self.asked / 3,
+            output: bytes / 3,
+        });
+        self.used = Usage {
+            // No token is less than a byte.
+            input: usage.input.min(self.asked),
+            // It was asked for no more, but may have sent more.
+            output: usage.output.min(self.output.max(bytes)),
+        };
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        if let Some(hour) = lock(&self.server.hours).get_mut(&self.principal) {
+            hour.reserved = hour.reserved.saturating_sub(self.tokens);
+            hour.spent = hour.spent.saturating_add(self.used.total());
+        }
     }
 }
 
@@ -223,7 +325,7 @@ pub struct Answering {
     filter: KeyFilter,
     /// What was handed out.
     text: String,
-    asked: usize,
+    reserved: Reserved,
 }
 
 /// Longest answer that is not a stream, bytes.
@@ -244,16 +346,32 @@ impl Answering {
             return Ok(Some(String::new()));
         };
         let new = match &mut self.whole {
-            None => self.reader.push(&bytes)?,
+            None => self.reader.push(&bytes),
             Some(whole) if whole.len() + bytes.len() > MAX_WHOLE_BYTES => {
-                return Err(wrong("sent more than one turn may have"));
+                Err(wrong("sent more than one turn may have"))
             }
             Some(whole) => {
                 whole.extend_from_slice(&bytes);
-                String::new()
+                Ok(String::new())
             }
         };
-        Ok(Some(self.shown(Some(&new))))
+        self.count();
+        Ok(Some(self.shown(Some(&new?))))
+    }
+
+    /// The bytes that are held of what was received.
+    pub fn held(&self) -> usize {
+        self.whole.as_ref().map_or(0, Vec::len) + self.reader.said()
+    }
+
+    fn count(&mut self) {
+        let bytes = self.held() as u64;
+        self.reserved.count(self.reader.usage(), bytes);
+    }
+
+    /// The tokens of what was received until now.
+    pub fn usage(&self) -> Usage {
+        self.reserved.used
     }
 
     fn shown(&mut self, text: Option<&str>) -> String {
@@ -281,6 +399,7 @@ impl Answering {
                 .map_err(|why| wrong("cannot be read").person(why.to_string()))?;
             let (reader, new) = read?;
             self.reader = reader;
+            self.count();
             last = self.shown(Some(&new));
         }
         let mut turn = std::mem::take(&mut self.reader).finish()?;
@@ -290,17 +409,6 @@ impl Answering {
             call.arguments = self.mask.text(&call.arguments);
             call.name = self.mask.text(&call.name);
         }
-        let said = turn.calls.iter().map(|call| call.arguments.len());
-        let said = turn.text.len() + said.sum::<usize>();
-        // Without the server's word, three bytes are a token; and no token is less than a byte.
-        let usage = turn.usage.unwrap_or(Usage {
-            input: (self.asked / 3) as u64,
-            output: (said / 3) as u64,
-        });
-        turn.usage = Some(Usage {
-            input: usage.input.min(self.asked as u64),
-            ..usage
-        });
         Ok((turn, last))
     }
 }

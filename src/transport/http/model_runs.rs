@@ -7,7 +7,7 @@ use super::offered::OfferedTools;
 use super::reply::{self, Refusal, Response, malformed};
 use super::request::{KnownRequest, Start, wants_events};
 use super::responses::{Output, Planned, Reader, head, speak};
-use super::stored::Stored;
+use super::stored::{Stored, replay};
 use super::tools::ToolNames;
 use crate::base::json::Object;
 use crate::base::semaphore::Permit;
@@ -120,8 +120,8 @@ pub async fn create(known: KnownRequest, body: Body) -> Result<Response, Refusal
     let wants_stream = run.request.stream == Some(true) || wants_events(&start.known.headers);
     if run.request.store == Some(true) {
         return Ok(match detach(start, run, kept).await? {
-            stored if wants_stream => reply::events(async move |to| stored.replay(0, &to).await),
-            stored => reply::json(StatusCode::OK, &stored.ended().await),
+            stored if wants_stream => replayed(&stored, 0),
+            stored => reply::json_text(stored.ended().await),
         });
     }
     if wants_stream {
@@ -137,11 +137,13 @@ pub async fn create(known: KnownRequest, body: Body) -> Result<Response, Refusal
 }
 
 /// Runs a response that is stored, which goes on without its client.
-async fn detach(start: Start, run: Run, kept: Charged) -> Result<Arc<Stored>, Refusal> {
+async fn detach(start: Start, mut run: Run, kept: Charged) -> Result<Arc<Stored>, Refusal> {
     let server = start.known.server.clone();
     let background = &server.background;
     let owner = background.owner(&start.known.caller, run.label.as_deref())?;
-    let stored = Stored::new(owner, run.items.clone(), run.stream.response());
+    let items = std::mem::take(&mut run.items);
+    let stored = Stored::new(owner, &items, head(&run.request.model), &mut run.stream);
+    drop(items);
     let stored = Arc::new(stored);
     server.responses.begin(stored.clone())?;
     let running = stored.clone();
@@ -193,6 +195,8 @@ struct Run {
     reader: Reader,
     used: Usage,
     _place: Permit,
+    /// The memory of what it continues.
+    _continued: Option<Permit>,
 }
 
 impl Run {
@@ -225,7 +229,7 @@ impl Run {
         let offered = offered.collect();
         let brought: Vec<_> = own.iter().cloned().collect();
         tools.extend(chat_tools(&brought, &export::names(&brought)));
-        let items = items(known, label.as_deref(), &mut request)?;
+        let (items, continued) = items(known, label.as_deref(), &mut request)?;
         let instructions = request.instructions.as_deref();
         let conversation = Conversation::read(instructions, &items, |id| {
             all.names.name(id).unwrap_or_else(|| id.to_owned())
@@ -238,7 +242,12 @@ impl Run {
             stream: Stream::new(request.head(label.as_deref())),
             answering: None,
             message: None,
-            items,
+            // Only what is stored needs them again.
+            items: match request.store {
+                Some(true) => items,
+                _ => Vec::new(),
+            },
+            _continued: continued,
             request,
             model,
             label,
@@ -260,7 +269,7 @@ impl Run {
                 let words = format!("The run took more than {} s.", bounds.time.as_secs());
                 Err(Fault::new(Kind::TimeoutError, words))
             }
-            () = to.cancelled() => Err(output::cancelled()),
+            why = to.stopped() => Err(why),
             () = start.known.server.kill.cancelled() => Err(output::stopped()),
         };
         let status = ended.unwrap_or_else(|fault| {
@@ -469,20 +478,21 @@ impl Run {
     }
 }
 
-/// What was said before: the items of the response that this one continues, and its input.
+/// What was said before: the items of the response that this one continues, and its input; and the
+/// memory that is charged for the former.
 fn items(
     known: &KnownRequest,
     label: Option<&str>,
     request: &mut RunRequest,
-) -> Result<Vec<Value>, Refusal> {
-    let mut items = Vec::new();
+) -> Result<(Vec<Value>, Option<Permit>), Refusal> {
+    let (mut items, mut continued) = (Vec::new(), None);
     if let Some(id) = &request.previous_response_id {
         let owner = known.server.background.owner(&known.caller, label)?;
-        items = known
-            .server
-            .responses
-            .items_of(&owner, id)
-            .map_err(Refusal::unreadable)?;
+        let said = known.server.responses.said(&owner, id);
+        let said = said.map_err(Refusal::unreadable)?;
+        let limiter = &known.server.service.limiter;
+        continued = Some(limiter.keep_text(&known.caller.user, said.weight())?);
+        items = said.items();
     }
     match request.input.take() {
         Value::String(text) => items.push(json!({"role": "user", "content": text})),
@@ -493,7 +503,7 @@ fn items(
             ));
         }
     }
-    Ok(items)
+    Ok((items, continued))
 }
 
 /// The offered tools of this host, as far as they are asked for. `only`: ids or names.
@@ -613,7 +623,7 @@ pub async fn one(
 ) -> Result<Response, Refusal> {
     let stored = found(&known, &id, &uri)?;
     if parameter(&uri, "stream").as_deref() != Some("true") {
-        return Ok(reply::json(StatusCode::OK, &stored.response()));
+        return Ok(reply::json_text(stored.response()));
     }
     let from = match parameter(&uri, "starting_after") {
         None => 0,
@@ -626,9 +636,13 @@ pub async fn one(
             "starting_after must be a sequence_number.",
         ));
     }
-    Ok(reply::events(async move |to| {
-        stored.replay(from, &to).await
-    }))
+    Ok(replayed(&stored, from))
+}
+
+/// The events of a stored response, from this one on.
+fn replayed(stored: &Arc<Stored>, from: usize) -> Response {
+    let stored = Arc::downgrade(stored);
+    reply::events(async move |to| replay(stored, from, &to).await)
 }
 
 /// `POST /v1/responses/{response}/cancel`.
@@ -638,8 +652,8 @@ pub async fn cancel(
     uri: Uri,
 ) -> Result<Response, Refusal> {
     let stored = found(&known, &id, &uri)?;
-    stored.cancel.cancel();
-    Ok(reply::json(StatusCode::OK, &stored.ended().await))
+    stored.stop(output::cancelled());
+    Ok(reply::json_text(stored.ended().await))
 }
 
 /// `DELETE /v1/responses/{response}`.
@@ -649,7 +663,7 @@ pub async fn delete(
     uri: Uri,
 ) -> Result<Response, Refusal> {
     let stored = found(&known, &id, &uri)?;
-    stored.cancel.cancel();
+    stored.stop(output::cancelled());
     stored.ended().await;
     known.server.responses.remove(&id);
     let deleted = json!({"id": id, "object": "response", "deleted": true});

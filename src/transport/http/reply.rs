@@ -300,13 +300,24 @@ pub fn events<W: Future<Output = ()> + Send + 'static>(work: impl FnOnce(Events)
     )
 }
 
+/// An event as it is sent.
+pub fn event(name: &str, data: &Value) -> Bytes {
+    let mut bytes = format!("event: {name}\ndata: ").into_bytes();
+    let _ = visible(data, &mut bytes);
+    bytes.extend(b"\n\n");
+    // It may be kept for long.
+    bytes.into_boxed_slice().into()
+}
+
 impl Events {
     pub async fn send(&self, name: &str, data: &Value) {
-        let mut bytes = format!("event: {name}\ndata: ").into_bytes();
-        let _ = visible(data, &mut bytes);
-        bytes.extend(b"\n\n");
+        self.send_text(event(name, data)).await;
+    }
+
+    /// Sends events, or a piece of one.
+    pub async fn send_text(&self, text: Bytes) {
         // The response is gone where this fails, and the work ends with it.
-        let _ = self.0.send(bytes.into()).await;
+        let _ = self.0.send(text).await;
     }
 
     /// Sends the end of a stream of the Responses API.

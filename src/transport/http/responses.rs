@@ -165,10 +165,10 @@ impl Output {
         }
     }
 
-    /// Waits until its owner cancels it.
-    pub async fn cancelled(&self) {
+    /// Waits until its owner cancels it, or there is no room for it.
+    pub async fn stopped(&self) -> Fault {
         match self {
-            Output::Stored(stored, _) => stored.cancel.cancelled().await,
+            Output::Stored(stored, _) => stored.stopped().await,
             Output::Stream(_) | Output::Whole => std::future::pending().await,
         }
     }

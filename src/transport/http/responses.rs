@@ -165,7 +165,7 @@ impl Output {
         }
     }
 
-    /// Waits until its owner cancels it, or there is not a room for it.
+    /// Waits until its owner cancels it, or it finds no room.
     pub async fn stopped(&self) -> Fault {
         match self {
             Output::Stored(stored, _) => stored.stopped().await,

@@ -794,6 +794,70 @@ fn a_stored_response_is_its_owners_until_it_is_deleted() {
     assert_eq!(ask("GET", &path, &alice, "").status, 404);
 }
 
+/// What continues a stored response is charged for all that it pulls in, before that is read.
+#[test]
+fn short_requests_cannot_fill_the_memory_with_what_they_continue() {
+    let stalls = Said::Stalls(chunk(&json!({"content": "hm"}), None));
+    let model = Model::new(vec![says(&["yes"]), says(&["yes"]), stalls]);
+    let (_playground, web, [alice]) = model.host_for(["alice"], |_| {});
+    let ask = |body: &Value| web.ask("POST", "/v1/responses", &[&alice], &body.to_string());
+    let store = |x: Value| {
+        let item = json!({"role": "user", "content": "go", "x": x});
+        let body = json!({"model": "tiny", "input": [item], "store": true});
+        let stored = ask(&body).json();
+        assert_eq!(stored["status"], "completed", "{stored}");
+        stored["id"].clone()
+    };
+    let [small, large] = [json!([0]), json!(vec![0; 1_500_000])].map(store);
+    let go_on = |id: &Value| json!({"model": "tiny", "input": "on", "previous_response_id": id, "stream": true});
+    let mut begun = Vec::new();
+    let refused = loop {
+        let (mut stream, body) = (web.connect(), go_on(&large).to_string());
+        let request = crate::http::request("POST", "/v1/responses", &web.address, &[&alice], &body);
+        stream.write_all(request.as_bytes()).unwrap();
+        let seen = crate::http::heard(&mut stream, "\r\n\r\n");
+        if !seen.starts_with("HTTP/1.1 200") {
+            break seen;
+        }
+        begun.push(stream);
+        assert!(begun.len() < 12, "no end");
+    };
+    assert!(refused.starts_with("HTTP/1.1 429"), "{refused}");
+    assert!(!begun.is_empty());
+    let mut stream = web.connect();
+    let body = go_on(&small).to_string();
+    let request = crate::http::request("POST", "/v1/responses", &web.address, &[&alice], &body);
+    stream.write_all(request.as_bytes()).unwrap();
+    let seen = crate::http::heard(&mut stream, "\r\n\r\n");
+    assert!(seen.starts_with("HTTP/1.1 200"), "control: {seen}");
+}
+
+/// A stored response has an end that always has room.
+#[test]
+fn a_response_without_room_says_so() {
+    let long = "x".repeat(200_000);
+    let model = Model::new(vec![says(&[long.as_str(); 38])]);
+    let (_playground, web, [alice]) = model.host_for(["alice"], |_| {});
+    let ask = |method: &str, path: &str, body: &str| web.ask(method, path, &[&alice], body);
+    let mut body = json!({"model": "tiny", "input": "go"});
+    let whole = ask("POST", "/v1/responses", &body.to_string()).json();
+    assert_eq!(whole["status"], "completed", "control");
+    body["store"] = json!(true);
+    let failed = ask("POST", "/v1/responses", &body.to_string()).json();
+    assert_eq!(
+        (&failed["status"], &failed["error"]["code"]),
+        (&json!("failed"), &json!("ResourceLimitError"))
+    );
+    let path = format!("/v1/responses/{}", failed["id"].as_str().unwrap());
+    assert_eq!(ask("GET", &path, "").json(), failed);
+    let events = told(&ask("GET", &format!("{path}?stream=true"), ""));
+    for (at, (_, data)) in events.iter().enumerate() {
+        assert_eq!(data["sequence_number"], at);
+    }
+    let (name, data) = events.last().unwrap();
+    assert_eq!((&**name, &data["response"]), ("response.failed", &failed));
+}
+
 /// What the official clients accumulate from the events is what the host says at the end.
 #[test]
 fn the_official_clients_read_the_streams() {

@@ -77,6 +77,11 @@ impl Hour {
         }
     }
 
+    fn of<'a>(hours: &'a mut HashMap<String, Hour>, principal: &str) -> &'a mut Hour {
+        let hour = hours.entry(principal.to_owned());
+        hour.or_insert_with(Hour::begin)
+    }
+
     fn taken(&self) -> u64 {
         self.spent.saturating_add(self.reserved)
     }
@@ -135,9 +140,7 @@ impl ModelServer {
     pub fn reserve(self: &Arc<Self>, principal: &str, output: u64) -> Result<Reserved, Fault> {
         let mut hours = lock(&self.hours);
         let output = output.min(self.left(&mut hours, principal)?);
-        let hour = hours
-            .entry(principal.to_owned())
-            .or_insert_with(Hour::begin);
+        let hour = Hour::of(&mut hours, principal);
         hour.reserved = hour.reserved.saturating_add(output);
         Ok(Reserved {
             server: self.clone(),
@@ -242,9 +245,9 @@ impl Reserved {
         self.asked = bytes;
         self.used.input = bytes / 3;
         self.tokens = self.tokens.saturating_add(self.used.input);
-        if let Some(hour) = lock(&self.server.hours).get_mut(&self.principal) {
-            hour.reserved = hour.reserved.saturating_add(self.used.input);
-        }
+        let mut hours = lock(&self.server.hours);
+        let hour = Hour::of(&mut hours, &self.principal);
+        hour.reserved = hour.reserved.saturating_add(self.used.input);
     }
 
     /// Counts what was received until now: by the server's word, and without it three bytes are a
@@ -265,10 +268,10 @@ impl Reserved {
 
 impl Drop for Reserved {
     fn drop(&mut self) {
-        if let Some(hour) = lock(&self.server.hours).get_mut(&self.principal) {
-            hour.reserved = hour.reserved.saturating_sub(self.tokens);
-            hour.spent = hour.spent.saturating_add(self.used.total());
-        }
+        let mut hours = lock(&self.server.hours);
+        let hour = Hour::of(&mut hours, &self.principal);
+        hour.reserved = hour.reserved.saturating_sub(self.tokens);
+        hour.spent = hour.spent.saturating_add(self.used.total());
     }
 }
 

@@ -37,7 +37,7 @@ fn waited(
     // What is asked later is answered, so this request was read; it is decided about within
     // moments.
     server.names();
-    std::thread::sleep(Duration::from_millis(300));
+    std::thread::sleep(Duration::from_secs(2));
     meanwhile();
     read_again(playground, server, what);
     fs::write(&go, "").unwrap();

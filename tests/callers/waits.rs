@@ -37,7 +37,7 @@ fn waited(
     // What is asked later is answered, so this request was read; it is decided about within
     // moments.
     server.names();
-    std::thread::sleep(Duration::from_secs(2));
+    std::thread::sleep(Duration::from_secs(1));
     meanwhile();
     read_again(playground, server, what);
     fs::write(&go, "").unwrap();
@@ -46,13 +46,16 @@ fn waited(
     words(&answers[&next])
 }
 
-/// Waits until the server has read all that is there now: it lists a tool that came last.
+/// Waits until the server has read all that is there now: it lists a tool that came last. Callers
+/// are read before tools, so only the second of two proves it for them.
 fn read_again(playground: &Playground, server: &mut Server, what: &str) {
-    playground.tool(what, "python", "print(1)\n", json!({}));
-    playground.settle();
-    server.reload(what, |server| {
-        server.names().contains(&format!("esc__{what}"))
-    });
+    for name in [format!("{what}-1"), format!("{what}-2")] {
+        playground.tool(&name, "python", "print(1)\n", json!({}));
+        playground.settle();
+        server.reload(what, |server| {
+            server.names().contains(&format!("esc__{name}"))
+        });
+    }
 }
 
 #[test]

@@ -121,11 +121,6 @@ impl Ready {
         staged.last().filter(|_| has_output)
     }
 
-    /// What the log of a good answer says of files that go with the call.
-    pub fn lost_files(&self, staged: &[OwnedFd], shape: &Shape) -> Option<String> {
-        publish::outside(self.output(staged)?, shape)
-    }
-
     /// As `publish`, and hands on what lies in the output folder of the call: all, or nothing.
     pub async fn publish_and_leave(
         &self,
@@ -144,6 +139,11 @@ impl Ready {
             events.left(files).await?;
         }
         artifacts.extend(refused);
+        artifacts.extend(
+            output
+                .into_iter()
+                .flat_map(|it| publish::outside(it, shape)),
+        );
         Ok(artifacts)
     }
 

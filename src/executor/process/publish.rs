@@ -235,44 +235,40 @@ pub fn left(output: &OwnedFd, shape: &Shape) -> LeftFiles {
     left
 }
 
-/// Most names of files that a line of the log has.
-const MAX_NAMED: usize = 3;
-
-/// The files that a call left in its working folder, beside the folder of results: a line for its
-/// log. They are gone with the call.
-pub fn outside(output: &OwnedFd, shape: &Shape) -> Option<String> {
+/// The files that a call left in its working folder, beside the folder of results. They are gone
+/// with the call, and its caller may have meant them as results.
+pub fn outside(output: &OwnedFd, shape: &Shape) -> Vec<Artifact> {
     if shape.folder != Path::new(CALL_FOLDER) {
-        return None;
+        return Vec::new();
     }
-    let folder = open_at(output, "..", OFlag::O_DIRECTORY).ok()?;
-    let within = fstatat(&folder, OUTPUT, AtFlags::AT_SYMLINK_NOFOLLOW).ok()?;
-    let own = fstat(output).ok()?;
-    if (within.st_dev, within.st_ino) != (own.st_dev, own.st_ino) {
-        return None;
-    }
+    let Ok((folder, names)) = working_folder(output) else {
+        return Vec::new();
+    };
     // The code itself, and what says which tools it may call.
     let stubs = runtimes::stubs_name(shape.runtime.language);
     let code = shape.script.as_ref().and_then(|path| path.file_name());
     let ours = [Some(stubs), code.and_then(|name| name.to_str())];
-    let all = names(&folder, |_| true).ok()?;
-    let all = all.iter().filter(|name| size(&folder, name) > 0);
-    let all = all.map(|name| text::printable(&name.to_string_lossy()));
-    let mut all: Vec<String> = all
-        .filter(|name| !name.starts_with('.') && !ours.contains(&Some(name)))
-        .collect();
-    let (were, are) = match all.len() {
-        0 => return None,
-        1 => ("was", "is"),
-        _ => ("were", "are"),
-    };
-    let more = all.len().saturating_sub(MAX_NAMED);
-    all.truncate(MAX_NAMED);
-    let and_more = (more > 0).then(|| format!("{more} more"));
-    let named = all.into_iter().chain(and_more).collect::<Vec<_>>();
-    Some(format!(
-        "{} {were} left outside {CALL_OUTPUT} and {are} gone; write results there.",
-        named.join(", ")
-    ))
+    let files = names.iter().filter_map(|name| {
+        let bytes = size(&folder, name);
+        let path = text::printable(&name.to_string_lossy());
+        let is_result = bytes > 0 && !path.starts_with('.') && !ours.contains(&Some(&path));
+        let why = format!("it lies outside {CALL_OUTPUT}; write results there");
+        is_result.then(|| artifact(path, bytes, Some(why.as_str().into())))
+    });
+    files.collect()
+}
+
+/// The folder around that of the results, and the names in it: none where the code put another
+/// folder in the place of the results.
+fn working_folder(output: &OwnedFd) -> Result<(OwnedFd, Vec<CString>), Errno> {
+    let folder = open_at(output, "..", OFlag::O_DIRECTORY)?;
+    let within = fstatat(&folder, OUTPUT, AtFlags::AT_SYMLINK_NOFOLLOW)?;
+    let own = fstat(output)?;
+    if (within.st_dev, within.st_ino) != (own.st_dev, own.st_ino) {
+        return Ok((folder, Vec::new()));
+    }
+    let names = names(&folder, |_| true)?;
+    Ok((folder, names))
 }
 
 /// Opens an entry that is a plain file of one name, which text can show.

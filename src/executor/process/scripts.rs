@@ -231,7 +231,6 @@ impl Scripts {
         // Only after a good answer are staged files and the launcher kept.
         if matches!(outcome.ending, Ending::Answered(_)) {
             let staged = &finished.staged;
-            outcome.logs.extend(ready.lost_files(staged, &shape));
             let published = ready.publish_and_leave(staged, &shape, events).await?;
             outcome.published(published, &shape.limits);
             // Published files stay published, even if the launcher is gone by now; then it is just

@@ -154,7 +154,9 @@ fn the_line_that_would_ask_is_one_that_does() {
     let ask = observed(&ended)[0]["ask"].as_str().unwrap().to_owned();
     for part in [
         &format!("\"{shown}\" in securityContext.fileAccess.allowRead"),
-        &format!("\n[files]\nread = [{{ path = \"{shown}\", why = \"…\" }}]"),
+        &format!(
+            "below its `[files]` (which is a line, too): `read = [{{ path = \"{shown}\", why = \"…\" }}]`"
+        ),
         "user_scripts/reads/reads.tool.json",
         "sandbox-policies/reads.policy.toml",
     ] {
@@ -761,12 +763,17 @@ fn advised(line: &str) -> (Value, String) {
     let (entries, rest) = line.split_once(" in securityContext.").unwrap();
     let (_, entries) = entries.split_once("By hand: ").unwrap();
     let (place, rest) = rest.split_once(" (").unwrap();
-    let (_, lines) = rest.split_once(":\n").unwrap();
+    let (_, rest) = rest.split_once("below its `").unwrap();
+    let (table, rest) = rest.split_once("` (which is a line, too): `").unwrap();
+    let (line, _) = rest.split_once('`').unwrap();
     let list: Value = serde_json::from_str(&format!("[{entries}]")).unwrap();
     let asks = place
         .rsplit('.')
         .fold(list, |inner, name| json!({ name: inner }));
-    (json!({ "securityContext": asks }), format!("{lines}\n"))
+    (
+        json!({ "securityContext": asks }),
+        format!("{table}\n{line}\n"),
+    )
 }
 
 /// What a person reads, without the settings in its commands and the space before its lines.

@@ -93,14 +93,14 @@ impl DenialContext<'_> {
     }
 
     /// The command that grants it, and the same by hand: what the manifest lacks, if it does, and the
-    /// lines of the policy, as they stand in a file.
+    /// line of the policy with its table, as each stands in a file.
     fn ways(&self, command: &str, manifest: Option<String>, policy: PolicyLines) -> String {
         let file = self.policy_file();
         let PolicyLines { table, line } = policy;
         let manifest = manifest.map_or_else(String::new, |words| format!("{words}, and "));
         format!(
-            "{command} writes it. By hand: {manifest}in {file}, below its [{table}] if it has \
-             one:\n[{table}]\n{line}"
+            "{command} writes it. By hand: {manifest}in {file}, on a line below its `[{table}]` (which \
+             is a line, too): `{line}`"
         )
     }
 

@@ -112,6 +112,32 @@ fn a_process_that_waits_serves_one_call_and_everything_of_it_is_fresh() {
     });
 }
 
+/// A process that fails without a look at its input served no call: the call starts cold.
+#[test]
+fn a_process_that_fails_before_it_reads_serves_no_call() {
+    let script = "import json, select, sys\n\
+        came = select.select([0], [], [], 2)[0]\n\
+        select.select([0], [], [])\n\
+        if not came and MODE == 'unread':\n    sys.exit('waited too long')\n\
+        n = json.load(sys.stdin)['n']\n\
+        sys.exit('read') if not came else print(n)\n";
+    for mode in ["unread", "read"] {
+        let script = script.replace("MODE", &format!("'{mode}'"));
+        let playground = probe(Who::ours(), &script, "");
+        let web = Web::start(&playground, &[]);
+        awaits(&web, "esc:probe", &[], 1);
+        std::thread::sleep(Duration::from_secs(4));
+        let answer = called(&web, json!({"n": 7}), &[]);
+        if mode == "unread" {
+            assert_eq!(is_cold(&answer), 7, "{answer}");
+        } else {
+            // The control: what had its input is not run again.
+            assert_eq!(answer["usage"]["started"], "ready", "{answer}");
+            assert_eq!(answer["success"], false, "{answer}");
+        }
+    }
+}
+
 /// However many come at once, no process serves two of them.
 #[test]
 fn no_process_serves_two_of_many_calls_that_come_at_once() {

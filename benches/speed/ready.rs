@@ -27,7 +27,7 @@ const PLOT: &str = "import io, json
 import pandas
 import matplotlib.pyplot as plt
 frame = pandas.read_csv('/tmp/call/input/data.csv')
-frame.plot()
+frame.groupby('day')['amount'].sum().plot()
 picture = io.BytesIO()
 plt.savefig(picture, format='png')
 print(json.dumps(len(picture.getvalue())))
@@ -178,9 +178,11 @@ fn plots(house: &House, plan: &Plan, board: &mut Board) -> anyhow::Result<()> {
     (shape.script, shape.folder) = (None, "/tmp".into());
     shape.grants.clear();
     tool.confinement.per_call.source = Some(PLOT.to_owned());
-    let mut csv = "a,b\n".to_owned();
+    let mut csv = "day,region,amount\n".to_owned();
+    let mut row = 0;
     while csv.len() < 1 << 20 {
-        csv += "12345,67890\n";
+        row += 1;
+        csv += &format!("{},north,{}\n", row % 365, row * 7919 % 1000);
     }
     let mut file = tempfile::tempfile()?;
     file.write_all(csv.as_bytes())?;

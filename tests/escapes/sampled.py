@@ -1,4 +1,4 @@
-"""300 MiB, shared with sixty children, which read all of it or, told so, write it."""
+"""300 MiB, shared with twenty children, which read all of it or, told so, write it."""
 import json, mmap, os, sys, time
 
 write = json.load(sys.stdin)["n"]
@@ -9,7 +9,7 @@ for at in range(0, len(hold), 1 << 20):
     hold[at:at + (1 << 20)] = block
 r, w = os.pipe()
 children = []
-for _ in range(60):
+for _ in range(20):
     pid = os.fork()
     if pid == 0:
         os.close(w)

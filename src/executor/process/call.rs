@@ -12,13 +12,18 @@ use crate::fault::Fault;
 use crate::policy::{Limits, Shape};
 use crate::quantity::{Limit, SAMPLE_MS};
 use crate::sandbox::protocol::{Exited, Killed, ToLauncher};
-use crate::sandbox::{ACCEPTING, CallInput, Launcher, LauncherError, Pipes, lost, no_pipe};
+use crate::sandbox::{
+    ACCEPTING, CallInput, Launcher, LauncherError, Pipes, lost, no_pipe, untaken_bytes,
+};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::os::fd::OwnedFd;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Mutex;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::unix::pipe::Sender;
 use tokio::sync::Notify;
 
 /// A launcher that waits for a call, with the relay of its network.
@@ -49,6 +54,8 @@ pub struct Captured {
     pub output: Output,
     /// The kept lines of stderr.
     pub logs: Vec<String>,
+    /// How much of the input was written to its pipe, bytes.
+    pub fed: usize,
 }
 
 /// The result of a call that ran.
@@ -172,6 +179,7 @@ impl Ready {
         pipes: Pipes,
     ) -> Result<Finished, LauncherError> {
         self.begin(call.secrets)?;
+        let read_end = other_end(&pipes.input).map_err(|e| no_pipe(&e))?;
         let begun = self.launcher.begin(call.clock.left_ms(), call.brings.files);
         let begun = tokio::time::timeout(call.clock.overdue(Duration::ZERO), begun).await;
         begun.map_err(|_| LauncherError::Gone)??;
@@ -183,7 +191,12 @@ impl Ready {
             }
             finished => finished?,
         };
-        if finished.exited.before_call {
+        // One that fails without a look at its input failed at its start, so the call is yet to run.
+        let unread = untaken_bytes(read_end.as_fd(), nix::libc::FIONREAD);
+        let Exited { status, killed, .. } = &finished.exited;
+        let failed = *status != 0 && killed.is_none();
+        let is_unread = usize::try_from(unread).is_ok_and(|it| it == finished.captured.fed);
+        if finished.exited.before_call || failed && is_unread {
             return Err(LauncherError::Gone);
         }
         Ok(finished)
@@ -300,6 +313,11 @@ impl Ready {
     }
 }
 
+/// The end to read from of a pipe to a tool. While it is open, what the tool left unread stays.
+fn other_end(pipe: &Sender) -> io::Result<File> {
+    File::open(format!("/proc/self/fd/{}", pipe.as_raw_fd()))
+}
+
 /// Waits until the host gives up on a call.
 async fn pass(clock: Clock, pauses: &Pauses) {
     loop {
@@ -326,9 +344,13 @@ pub async fn capture(
         output: mut from,
         log: mut log_from,
     } = pipes;
-    let feed = async move {
+    let mut fed = 0;
+    let feed = async {
         // A tool need not read its input: EPIPE is not a fault.
-        let _ = to.write_all(input).await;
+        while let Ok(written @ 1..) = to.write(&input[fed..]).await {
+            fed += written;
+        }
+        drop(to);
     };
     let read = async {
         let mut buffer = Vec::with_capacity(64 * 1024);
@@ -359,5 +381,6 @@ pub async fn capture(
     Captured {
         output,
         logs: log.finish(),
+        fed,
     }
 }

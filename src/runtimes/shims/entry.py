@@ -86,6 +86,7 @@ def load(path):
 
 def load_early(path, names):
     """Loads the script before its input comes, and until then the modules that policy names."""
+    import gc
     import importlib
     import select
 
@@ -93,6 +94,8 @@ def load_early(path, names):
         if select.select([0], [], [], 0)[0]:
             break
         importlib.import_module(name)
+    # They stay to the end: to look at each of their objects again then would take as long as loading them.
+    gc.freeze()
     return load(path)
 
 

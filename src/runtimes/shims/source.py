@@ -5,6 +5,7 @@ program's own input.
 Modules are loaded until that comes. Runs inside the layers, with the tool's own rights: it protects nothing.
 """
 
+import gc
 import importlib
 import os
 import select
@@ -29,6 +30,8 @@ def load(names):
             # A program that does not use the module runs all the same.
             if not has_come():
                 sys.exit(f"toolhost: {name} cannot be loaded: {error}")
+    # They stay to the end: to look at each of their objects again then would take as long as loading them.
+    gc.freeze()
 
 
 def read(count):

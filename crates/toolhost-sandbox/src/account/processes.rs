@@ -384,30 +384,44 @@ pub struct Thread {
     /// One letter, as in proc(5).
     pub state: char,
     pub switches: u64,
+    /// It was killed, or has no memory any more: none of its own code runs again.
+    pub is_ending: bool,
 }
 
 /// All threads of the call but its init, which is our child.
-pub fn threads_of_the_call(init: u32) -> Result<Vec<Thread>, Errno> {
+pub fn threads_of_the_call() -> Result<Vec<Thread>, Errno> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc").map_err(|e| errno(&e))? {
         let name = entry.map_err(|e| errno(&e))?.file_name();
         let pid = name.to_str().and_then(|name| name.parse().ok());
-        let Some(pid) = pid.filter(|pid| ![1, init].contains(pid)) else {
+        let Some(pid) = pid.filter(|pid| *pid != 1) else {
             continue;
         };
         for folder in threads(pid) {
             let status = text(&format!("{folder}/status"))?;
             let field = |name| status.lines().find_map(|line| line.strip_prefix(name));
+            if field("PPid:").is_some_and(|parent| parent.trim() == "1") {
+                break;
+            }
             let id = field("Pid:").and_then(|id| id.trim().parse().ok());
             let state = field("State:").and_then(|state| state.trim().chars().next());
             found.extend(id.zip(state).map(|(id, state)| Thread {
                 id,
                 state,
                 switches: switches_in(&status),
+                is_ending: is_killed(&status) || !shows_memory(&status),
             }));
         }
     }
     Ok(found)
+}
+
+/// Whether SIGKILL, which nothing blocks, is pending for a thread (proc_pid_status(5)).
+fn is_killed(status: &str) -> bool {
+    const SIGKILL: u64 = 1 << (nix::libc::SIGKILL - 1);
+    let pending = status.lines().find_map(|line| line.strip_prefix("SigPnd:"));
+    let pending = pending.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    pending.is_some_and(|mask| mask & SIGKILL != 0)
 }
 
 fn threads(pid: u32) -> impl Iterator<Item = String> {

@@ -1,7 +1,9 @@
 //! Walks over what a tool made. Each has a thread of its own: nothing that a tool makes keeps the
 //! launcher from the clock, from its messages and from what the kernel counts.
 
-use crate::account::processes::{ProcessKey, ProcessSnapshot, signal_all, switches, thread_ms};
+use crate::account::processes::{
+    ProcessKey, ProcessSnapshot, Thread, signal_all, switches, thread_ms, threads_of_the_call,
+};
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, gettid};
@@ -23,6 +25,8 @@ pub const MAX_LOOKS: u64 = 5000 / SAMPLE_MS;
 /// Longest wait for processes inside a system call to return and stop: fork(2) takes some 10 ms for
 /// each GiB.
 const SETTLING: Duration = Duration::from_secs(1);
+/// How long fork(2) may take in a stopped call.
+const LONGEST_FORK: Duration = Duration::from_secs(5);
 /// What the launcher may use itself of each second of a call, and at its start.
 const OWN_SHARE: u32 = 10;
 const OWN_START_MS: u64 = 100;
@@ -138,14 +142,51 @@ impl<S: Send + 'static, A: Send + 'static> Walk<'_, S, A> {
 /// Who has the call stopped now, and which processes its tool had stopped itself.
 struct Stopping {
     holders: usize,
+    /// Since when the call is stopped, also after the last holder.
+    since: Option<Instant>,
     /// With their context switches until then: whoever ran since was continued by the tool.
     before: BTreeMap<ProcessKey, u64>,
 }
 
 static STOPPING: Mutex<Stopping> = Mutex::new(Stopping {
     holders: 0,
+    since: None,
     before: BTreeMap::new(),
 });
+
+impl Stopping {
+    /// Continues what nobody holds, once no fork(2) is under way: the process that it makes would
+    /// stay stopped, since it gets a SIGSTOP that came meanwhile, and no SIGCONT (signal(7) of both
+    /// default actions: the kernel drops an ignored one before it looks for forks).
+    fn resume(&mut self) -> Result<(), Errno> {
+        let Some(since) = self.since.filter(|_| self.holders == 0) else {
+            return Ok(());
+        };
+        let may_fork = |thread: &Thread| !thread.is_ending && matches!(thread.state, 'R' | 'S');
+        if since.elapsed() < LONGEST_FORK && threads_of_the_call()?.iter().any(may_fork) {
+            return Ok(());
+        }
+        self.since = None;
+        if self.before.is_empty() {
+            let _ = signal_all(Signal::SIGCONT);
+            return Ok(());
+        }
+        let now = ProcessSnapshot::now()?;
+        let stopped_by_us = now.processes.keys().filter(|key| {
+            let before = self.before.get(key);
+            before.is_none_or(|before| *before != switches(key.0))
+        });
+        for pid in stopped_by_us.map(|key| key.0).chain(now.recorder) {
+            let _ = kill(Pid::from_raw(pid as i32), Signal::SIGCONT);
+        }
+        Ok(())
+    }
+}
+
+/// Continues a call that nobody stops any more, if it still waits for that.
+pub fn resume() -> Result<(), Errno> {
+    lock(&STOPPING).resume()
+}
 
 /// While one of these lives, the call is stopped. A kernel timer can still send a process SIGCONT,
 /// so it is stopped again and again.
@@ -154,7 +195,7 @@ pub struct Stopped(());
 impl Stopped {
     pub fn begin() -> Result<Stopped, Errno> {
         let mut stopping = lock(&STOPPING);
-        if stopping.holders == 0 {
+        if stopping.since.is_none() {
             // Taken before our own signal: a process that the tool stops in between is continued at
             // the end.
             let stopped = ProcessSnapshot::now()?
@@ -162,6 +203,7 @@ impl Stopped {
                 .into_iter()
                 .filter(|(_, process)| process.state == 'T');
             stopping.before = stopped.map(|(key, _)| (key, switches(key.0))).collect();
+            stopping.since = Some(Instant::now());
         }
         stopping.holders += 1;
         let stopped = Stopped(());
@@ -199,28 +241,8 @@ impl Drop for Stopped {
     fn drop(&mut self) {
         let mut stopping = lock(&STOPPING);
         stopping.holders -= 1;
-        if stopping.holders > 0 {
-            return;
-        }
-        if stopping.before.is_empty() {
-            let _ = signal_all(Signal::SIGCONT);
-            return;
-        }
-        // Processes that the tool had stopped itself stay stopped.
-        let now = ProcessSnapshot::now().unwrap_or_default();
-        let stopped = now
-            .processes
-            .keys()
-            .filter(|key| {
-                stopping
-                    .before
-                    .get(key)
-                    .is_none_or(|before| *before != switches(key.0))
-            })
-            .map(|key| key.0);
-        for pid in stopped.chain(now.recorder) {
-            let _ = kill(Pid::from_raw(pid as i32), Signal::SIGCONT);
-        }
+        // The launcher tries again, and says what is wrong.
+        let _ = stopping.resume();
     }
 }
 

@@ -8,7 +8,7 @@
 use crate::account::processes::{ProcessSnapshot, shown_now, signal_all};
 use crate::account::sampler::{Look, SESSIONS, Sampler};
 use crate::account::totals::Totals;
-use crate::account::walk::{MAX_LOOKS, OwnCpu, Seen, Walk, Walker};
+use crate::account::walk::{self, MAX_LOOKS, OwnCpu, Seen, Walk, Walker};
 use crate::account::written::{Free, WriteWatch, fell, free_at};
 use crate::base_view::HOST_NAME;
 use crate::child::listener::{Listener, Listening};
@@ -792,6 +792,7 @@ impl Launcher<'_> {
             if has_ended {
                 return Ok(killed);
             }
+            walk::resume().map_err(unread)?;
             if paused.is_none() && clock.deadline().is_some_and(|d| Instant::now() >= d) {
                 killed = killed.or(Some(Killed::Deadline));
             }

@@ -12,7 +12,7 @@ use crate::account::walk::Stopped;
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 use toolhost_base::cpu_time;
 use toolhost_base::quantity::SAMPLE_MS;
@@ -36,6 +36,8 @@ pub struct Paused {
     at_rest: bool,
     /// Context switches of each thread when it was first seen stopped.
     switches: BTreeMap<u32, u64>,
+    /// Threads that did not look stopped any more. One that is being killed looks so for a moment.
+    woken: BTreeSet<u32>,
 }
 
 impl Paused {
@@ -48,6 +50,7 @@ impl Paused {
             cpu_before: cpu_time(),
             at_rest: false,
             switches: BTreeMap::new(),
+            woken: BTreeSet::new(),
         };
         paused.wake_init();
         Ok(paused)
@@ -79,7 +82,7 @@ impl Paused {
     pub fn is_awake(&mut self) -> Result<bool, Errno> {
         let mut runs = false;
         self.at_rest = true;
-        for thread in threads_of_the_call(self.init.as_raw().unsigned_abs())? {
+        for thread in threads_of_the_call()? {
             match thread.state {
                 'T' | 't' => {
                     let first = self.switches.entry(thread.id).or_insert(thread.switches);
@@ -87,10 +90,15 @@ impl Paused {
                         return Ok(true);
                     }
                 }
-                'R' | 'S' if self.switches.contains_key(&thread.id) => return Ok(true),
-                'R' | 'S' => runs = true,
-                // It has ended.
+                // It has ended, or is about to.
                 'Z' | 'X' => {}
+                _ if thread.is_ending => {}
+                'R' | 'S' => {
+                    if self.switches.contains_key(&thread.id) && !self.woken.insert(thread.id) {
+                        return Ok(true);
+                    }
+                    runs = true;
+                }
                 // It is inside a system call behind which it stops.
                 _ => self.at_rest = false,
             }

@@ -55,8 +55,41 @@ fn waiting(web: &Web, tool: &str, headers: &[&str]) -> Vec<Value> {
 fn awaits(web: &Web, tool: &str, headers: &[&str], count: usize) {
     let what = format!("{count} processes of {tool} wait: {}", web.said());
     wait_for(&what, || waiting(web, tool, headers).len() == count);
-    // Long enough to have loaded what they load.
-    std::thread::sleep(Duration::from_millis(300));
+    // They have loaded what they load once they sleep, also for who asks again and again.
+    let mut calm = 0;
+    wait_for("they wait for their input", || {
+        calm = if all_sleep(web.child.id()) {
+            calm + 1
+        } else {
+            0
+        };
+        calm >= 30
+    });
+}
+
+/// Whether what the tools of a host run sleeps, and does not wait for a processor.
+fn all_sleep(host: u32) -> bool {
+    let mut children: BTreeMap<u32, Vec<(u32, bool)>> = BTreeMap::new();
+    for entry in fs::read_dir("/proc").unwrap().flatten() {
+        let text = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+        let Some((name, rest)) = text.rsplit_once(')') else {
+            continue;
+        };
+        let (pid, name) = name.split_once(" (").unwrap();
+        let mut rest = rest.split_whitespace();
+        let sleeps = rest.next() != Some("R") || name.starts_with("toolhost");
+        let parent = rest.next().unwrap().parse().unwrap();
+        let child = (pid.parse().unwrap(), sleeps);
+        children.entry(parent).or_default().push(child);
+    }
+    let mut left = vec![(host, true)];
+    while let Some((pid, sleeps)) = left.pop() {
+        if !sleeps {
+            return false;
+        }
+        left.extend(children.get(&pid).into_iter().flatten());
+    }
+    true
 }
 
 fn called(web: &Web, input: Value, headers: &[&str]) -> Value {

@@ -6,13 +6,15 @@ use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
 use super::{host, words};
 use crate::base::text::{self, printable};
-use crate::fault::Kind;
+use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
 use crate::packages::store::BuiltEnvironment;
 use crate::policy::packages::Ecosystem;
+use crate::policy::{Advisories, advisories};
 use crate::service::Service;
 use crate::service::packages::{self, Need};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::io::{self, IsTerminal, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -56,6 +58,15 @@ enum Verb {
     },
     /// Build the packages of a tool, or of all tools, ahead of calls
     Build { tool: Option<String> },
+    /// Compare the locks of a tool, or of all tools, with known vulnerabilities; exit status 1 if
+    /// there are any
+    Audit {
+        tool: Option<String>,
+        /// OSV records on disk: a folder of JSON files, one file, or JSON lines (default: those
+        /// that the tools' policies name)
+        #[arg(long, value_name = "FOLDER|FILE")]
+        advisories: Option<PathBuf>,
+    },
     /// Show what was built, for one tool or all
     List { tool: Option<String> },
     /// Remove what was built for a tool, or all of it, and what was resolved without a lock; never
@@ -170,6 +181,7 @@ async fn perform(service: &Service, verb: Verb) -> Result<VerbOutput, Refusal> {
             ..
         } => lock_preset(service, &tool, preset, out, replace),
         Verb::Build { tool } => build(service, tool.as_deref()).await,
+        Verb::Audit { tool, advisories } => audit(service, tool.as_deref(), advisories),
         Verb::List { tool } => list(service, tool.as_deref()),
         Verb::Clean { tool } => clean(service, tool.as_deref()),
     }
@@ -192,7 +204,15 @@ fn needs(service: &Service, tool: Option<&str>) -> Result<(Vec<Need>, Exit), Ref
         }
         return Ok((needs, Exit::Ok));
     }
-    let mut needs = Vec::new();
+    of_all(service, |id| packages::needs(&service.catalog, id))
+}
+
+/// What every tool that can be served has; others are reported, with the exit code that follows.
+fn of_all<T>(
+    service: &Service,
+    of_tool: impl Fn(&str) -> Result<Vec<T>, Fault>,
+) -> Result<(Vec<T>, Exit), Refusal> {
+    let mut all = Vec::new();
     let mut worst = Exit::Ok;
     for tool in service
         .catalog
@@ -201,8 +221,8 @@ fn needs(service: &Service, tool: Option<&str>) -> Result<(Vec<Need>, Exit), Ref
         .list(&crate::registry::Filter::default())
     {
         let id = format!("{}@{}", tool.manifest.id, tool.manifest.version);
-        match packages::needs(&service.catalog, &id) {
-            Ok(more) => needs.extend(more),
+        match of_tool(&id) {
+            Ok(more) => all.extend(more),
             Err(fault) if fault.kind == Kind::DependencyError => {
                 let refusal = Refusal::from_fault(&fault);
                 worst = refusal.exit;
@@ -212,7 +232,7 @@ fn needs(service: &Service, tool: Option<&str>) -> Result<(Vec<Need>, Exit), Ref
             Err(_) => {}
         }
     }
-    Ok((needs, worst))
+    Ok((all, worst))
 }
 
 /// A line of progress on a terminal, written over by the next one.
@@ -387,6 +407,57 @@ async fn build(service: &Service, tool: Option<&str>) -> Result<VerbOutput, Refu
         lines,
         exit: worst,
     })
+}
+
+/// `named`: counts in place of what the policies name.
+fn audit(
+    service: &Service,
+    tool: Option<&str>,
+    named: Option<PathBuf>,
+) -> Result<VerbOutput, Refusal> {
+    let of_tool = |tool: &str| service.packages.held(&service.catalog, tool);
+    let (all, worst) = match tool {
+        Some(tool) => (of_tool(tool)?, Exit::Ok),
+        None => of_all(service, of_tool)?,
+    };
+    let named = named.map(|path| Advisories {
+        path,
+        refuse: false,
+        records: Arc::default(),
+    });
+    let named = named.as_ref().map(std::slice::from_ref);
+    let mut hits = Vec::new();
+    let mut lines = Vec::new();
+    let mut unread: BTreeSet<String> = named.iter().flat_map(|by| faults(by)).collect();
+    for held in &all {
+        let by = named.unwrap_or(&held.advisories);
+        if by.is_empty() || held.packages.is_empty() {
+            let why = "not compared: it has no lock, or no advisories are named";
+            lines.push(format!("{}: {why}", printable(&held.tool)));
+        }
+        unread.extend(faults(by));
+        for hit in by
+            .iter()
+            .flat_map(|it| advisories::hits(it, held.ecosystem, &held.packages))
+        {
+            lines.push(printable(&format!("{}: {hit}", held.tool)));
+            hits.push(json!({"tool": held.tool, "ecosystem": held.ecosystem, "known": hit}));
+        }
+    }
+    unread.iter().for_each(|why| words::note(why));
+    lines.push(format!("{} known vulnerabilities", hits.len()));
+    let exit = match (hits.is_empty(), unread.is_empty()) {
+        (false, _) => Exit::Tool,
+        (true, false) => Exit::Caller,
+        (true, true) => worst,
+    };
+    let json = json!({"hits": hits, "unread": unread});
+    Ok(VerbOutput { json, lines, exit })
+}
+
+/// What of the advisories could not be read.
+fn faults(all: &[Advisories]) -> impl Iterator<Item = String> {
+    all.iter().filter_map(advisories::fault)
 }
 
 /// What a verb did with each entry of a tool, or of all: a row for a program, and a line for a

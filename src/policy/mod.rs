@@ -25,15 +25,16 @@ pub use grammar::packages::index_name;
 pub use grammar::secrets::{header_name, header_value, source as secret_source};
 pub use grammar::services::names as service_names;
 pub use grammar::{
-    Access, AllowedValue, Area, Breaker, CallGrant, CallbackRule, CallbackUrl, CallerGrant,
-    CallerRule, Callers, Capability, DeniedPackage, FileProblem, FileRules, Folder, Grant,
-    Grantable, HeaderRule, HostGrant, Mode, NamedRuntime, Network, Opening, PackageGrant,
+    Access, Advisories, AllowedValue, Area, Breaker, CallGrant, CallbackRule, CallbackUrl,
+    CallerGrant, CallerRule, Callers, Capability, DeniedPackage, FileProblem, FileRules, Folder,
+    Grant, Grantable, HeaderRule, HostGrant, Mode, NamedRuntime, Network, Opening, PackageGrant,
     PackageRules, PackagesAllowed, ParameterRule, PassedOver, Policies, Policy, ReadyGrant, Rule,
     SESSIONS_LINE, SecretGrant, SecretSource, Selector, ServiceGrant, ServiceRule, SessionGrant,
     SourceFile, ToolLimit, ToolSelector,
 };
 pub use grammar::{callers, headers, packages, versions};
 pub use reports::{audit, diff, suggest, who_can};
+pub use verdicts::advisories;
 pub use verdicts::capability::needs_of;
 pub use verdicts::decide::{RUN_CODE, SCRIPT_SERVICE, decide, decide_run};
 pub use verdicts::packages::refused as refused_packages;

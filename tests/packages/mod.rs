@@ -1,6 +1,7 @@
 //! Packages, seen from outside: an index of our own on loopback, through the real binary.
 
 use crate::prelude::*;
+mod advisories;
 mod approved;
 mod built;
 mod credential;

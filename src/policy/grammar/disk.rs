@@ -77,6 +77,15 @@ pub fn certificates(path: &Path) -> Result<String, FileProblem> {
     })
 }
 
+/// Reads a file that is as safe as a policy file. `None`: it is a folder that is.
+pub fn trusted_text(path: &Path, most: u64) -> Result<Option<String>, String> {
+    let read = open(AT_FDCWD, path).and_then(|(opened, about)| match about.is_dir() {
+        true => check_unshared(&about, path).map(|()| None),
+        false => whole_up_to(opened, &about, path, most).map(Some),
+    });
+    read.map_err(|problem| problem.message)
+}
+
 fn read_beside(
     path: &Path,
     check: impl Fn(&str) -> Option<&'static str>,
@@ -168,14 +177,17 @@ fn open(folder: impl AsFd, path: &Path) -> Result<(File, Metadata), Problem> {
 }
 
 fn whole(opened: File, about: &Metadata, path: &Path) -> Result<String, Problem> {
+    whole_up_to(opened, about, path, MAX_DEFINITION_BYTES)
+}
+
+fn whole_up_to(opened: File, about: &Metadata, path: &Path, most: u64) -> Result<String, Problem> {
     if !about.is_file() {
         return Err(unreadable("is not a regular file"));
     }
     check_unshared(about, path)?;
-    let bytes = files::whole(opened, MAX_DEFINITION_BYTES)
-        .map_err(|e| unreadable(format!("cannot be read: {e}")))?;
     let bytes =
-        bytes.ok_or_else(|| unreadable(format!("is larger than {MAX_DEFINITION_BYTES} bytes")))?;
+        files::whole(opened, most).map_err(|e| unreadable(format!("cannot be read: {e}")))?;
+    let bytes = bytes.ok_or_else(|| unreadable(format!("is larger than {most} bytes")))?;
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
     let text = std::str::from_utf8(bytes).map_err(|e| {
         let good = String::from_utf8_lossy(&bytes[..e.valid_up_to()]);

@@ -189,8 +189,11 @@ impl Policies {
         let sources = secrets()
             .map(|grant| &grant.from)
             .chain(callers.filter_map(|caller| caller.callback_secret.as_ref()));
-        let packages = self.list.iter().flat_map(|policy| policy.packages.values());
-        let locks = packages.filter_map(|entry| entry.grant.lock_file.clone());
+        let packages = self.all().flat_map(|policy| policy.packages.values());
+        let locks = packages.flat_map(|PolicyEntry { grant, .. }| {
+            let advisories = grant.rules.advisories.iter().map(|named| &named.path);
+            grant.lock_file.iter().chain(advisories).cloned()
+        });
         let named = sources
             .flat_map(SecretSource::named_files)
             .map(Path::to_path_buf);

@@ -15,6 +15,7 @@ pub mod headers;
 pub mod hosts;
 pub mod load;
 pub mod obeyed;
+pub mod osv;
 pub mod packages;
 pub mod places;
 pub mod ready;
@@ -37,6 +38,7 @@ pub use files::{FileRules, Grant, Rule};
 pub use grantable::Grantable;
 pub use hosts::{HostGrant, Network};
 pub use load::{PassedOver, Policies};
+pub use osv::Advisories;
 pub use packages::{
     DeniedPackage, Package, PackageGrant, PackageRequirements, PackageRules, PackagesAllowed,
     SourceFile,

@@ -4,6 +4,7 @@
 
 use super::document::{Origin, PolicyEntry};
 use super::grantable::Grantable;
+use super::osv::Advisories;
 use super::versions;
 pub use super::versions::Ecosystem;
 use crate::base::text::{self, printable};
@@ -11,6 +12,7 @@ use crate::manifest::reader::Reader;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// A file that says which packages a script requires.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,6 +46,9 @@ pub struct PackageRules {
     pub deny: Vec<DeniedPackage>,
     /// A version must have been published this many days ago.
     pub min_age_days: Option<u32>,
+    /// Where known vulnerabilities are looked up.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub advisories: Vec<Advisories>,
     pub why: String,
 }
 
@@ -153,6 +158,13 @@ pub fn read(
     }
     let deny: Vec<DeniedPackage> = deny.into_iter().map(|(_, denied)| denied).collect();
     let min_age_days = document.get("/packages/min_age_days");
+    let refuse = document.get("/packages/advisories_refuse");
+    let advisories: Option<PathBuf> = document.get("/packages/advisories");
+    let advisories = advisories.map(|path| Advisories {
+        path: policy.file.with_file_name(path),
+        refuse: refuse.unwrap_or_default(),
+        records: Arc::default(),
+    });
     let mut found = BTreeMap::new();
     for ecosystem in Ecosystem::ALL {
         let pointer = format!("/packages/{}", ecosystem.name());
@@ -176,6 +188,7 @@ pub fn read(
             builds,
             deny: deny.clone(),
             min_age_days,
+            advisories: advisories.iter().cloned().collect(),
             why,
         };
         let lock_file = lock_file.map(|name| policy.file.with_file_name(name));
@@ -249,6 +262,8 @@ impl PackagesAllowed {
             .cloned()
             .collect();
         rules.deny.extend(more);
+        rules.advisories.extend_from_slice(&theirs.advisories);
+        rules.advisories.dedup();
         rules.lock_required |= theirs.lock_required;
         rules.builds &= theirs.builds;
         // `None` is the smallest.
@@ -292,6 +307,10 @@ impl Grantable for PackageGrant {
             && (narrow.lock_required || !wide.lock_required)
             && (wide.builds || !narrow.builds)
             && wide.min_age_days <= narrow.min_age_days
+            && wide
+                .advisories
+                .iter()
+                .all(|named| !named.refuse || narrow.advisories.contains(named))
             && wide.deny.iter().all(|denied| {
                 narrow.deny.iter().any(|other| {
                     other.name == denied.name
@@ -323,5 +342,10 @@ pub fn words(rules: &PackageRules) -> String {
     } else {
         format!(", {} denied", rules.deny.len())
     };
-    format!("{lock}, {builds}{age}{deny}")
+    let known = if rules.advisories.iter().any(|known| known.refuse) {
+        ", known vulnerabilities refused"
+    } else {
+        ""
+    };
+    format!("{lock}, {builds}{age}{deny}{known}")
 }

@@ -1,6 +1,7 @@
 //! The decision about one tool: each kind of request is narrowed in a file of its own, none of which
 //! knows another; `decide` puts the answers together.
 
+pub mod advisories;
 pub mod calls;
 pub mod capability;
 pub mod ceiling;

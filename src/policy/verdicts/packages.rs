@@ -1,6 +1,7 @@
 //! Packages: what the files of a script require ∩ the entry of the policy ∩ that of the cap, and
 //! what is never installed.
 
+use super::advisories;
 use super::ceiling::{Ceiling, Ceilings};
 use super::verdict::{Narrower, Refusal, RequestKind, Verdict};
 use crate::base::layer::Layer;
@@ -10,6 +11,10 @@ use crate::policy::grammar::{
     PackagesAllowed, packages, versions,
 };
 use std::collections::BTreeMap;
+
+/// Why nothing is installed while the advisories that refuse have a fault.
+const UNREAD: &str = "its known vulnerabilities cannot be looked up, because the advisories of its \
+                      policy cannot be read whole: `toolhost deps audit` says why";
 
 pub type Allowance = Result<PackagesAllowed, Refusal>;
 
@@ -189,7 +194,36 @@ pub fn refused(
             Some(_) => None,
         }
     });
-    denied.chain(young).map(|why| printable(&why)).collect()
+    let named = rules.advisories.iter();
+    let named = named.filter(|named| named.refuse && !packages.is_empty());
+    let known = named.flat_map(|named| {
+        let unread = advisories::fault(named).map(|_| UNREAD.to_owned());
+        advisories::findings(named, ecosystem, packages)
+            .into_iter()
+            .chain(unread)
+    });
+    let refused = denied.chain(young).chain(known);
+    refused.map(|why| printable(&why)).collect()
+}
+
+/// A warning for each known vulnerability that is not refused, and for what could not be read.
+pub fn vulnerable(
+    required: &PackageRequirements,
+    allowance: Option<&Allowance>,
+) -> impl Iterator<Item = String> {
+    let allowed = allowance.and_then(|allowance| allowance.as_ref().ok());
+    let named = allowed.into_iter().flat_map(|it| &it.rules.advisories);
+    let PackageRequirements {
+        ecosystem,
+        packages,
+        ..
+    } = required;
+    let found = named.filter(|_| !packages.is_empty()).flat_map(|named| {
+        let hits = advisories::findings(named, *ecosystem, packages).into_iter();
+        hits.filter(|_| !named.refuse)
+            .chain(advisories::fault(named))
+    });
+    found.map(|why| format!("warning: {why}"))
 }
 
 /// A range that the ecosystem does not know denies every version.

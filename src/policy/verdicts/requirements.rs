@@ -68,6 +68,8 @@ impl Decision {
     fn add_packages(&mut self, required: PackageRequirements, machine: &Machine) {
         self.notes.all.extend(packages::unpinned(&required));
         let allowance = self.packages.allowed.get(&required.ecosystem);
+        let vulnerable = packages::vulnerable(&required, allowance);
+        self.notes.all.extend(vulnerable);
         let answer = packages::grant_of(&required, allowance, &machine.indexes);
         let tool = printable(&self.identity.tool);
         match answer.grant {

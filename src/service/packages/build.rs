@@ -203,7 +203,7 @@ impl Packages {
         mut report: impl FnMut(String),
     ) -> Result<(), Fault> {
         // A failure can come from the rules, so only tools with equal rules share it.
-        let name = format!("{key} {:?}", need.rules);
+        let name = format!("{key} {}", json!(need.rules));
         if let Some((_, fault)) = lock(&self.failed)
             .get(&name)
             .filter(|(when, _)| when.elapsed() < FAILURE_TTL)

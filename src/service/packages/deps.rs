@@ -7,8 +7,8 @@ use crate::fault::{Fault, Kind};
 use crate::manifest::{Handler, Language};
 use crate::packages;
 use crate::packages::store::BuiltEnvironment;
-use crate::policy::Decision;
 use crate::policy::packages::{Ecosystem, Package, PackageRules};
+use crate::policy::{Advisories, Decision};
 use crate::service::catalog::Catalog;
 use crate::service::requirements;
 use serde_json::{Value, json};
@@ -20,14 +20,18 @@ pub fn needs(catalog: &Catalog, reference: &str) -> Result<Vec<Need>, Fault> {
     let decisions = catalog.decisions()?;
     let tool = decisions.snapshot.find(reference)?;
     let decided = decisions.decided(&tool);
-    let runs = match &decided.decision.packages.runs[..] {
-        [] => std::slice::from_ref(&decided.decision),
-        runs => runs,
-    };
-    let needs = runs
+    let needs = runs(&decided.decision)
         .iter()
         .filter_map(|it| Need::from_decision(it).transpose());
     needs.collect()
+}
+
+/// The decision about the tool's script, or those about the languages that it runs.
+fn runs(decision: &Decision) -> &[Decision] {
+    match &decision.packages.runs[..] {
+        [] => std::slice::from_ref(decision),
+        runs => runs,
+    }
 }
 
 fn bad(kind: Kind, why: &str) -> Fault {
@@ -174,7 +178,40 @@ pub fn value(found: &PackageStatus) -> Value {
     }
 }
 
+/// The versions that a tool's files, or its policy's lock, hold in one ecosystem.
+pub struct Held {
+    pub tool: String,
+    pub ecosystem: Ecosystem,
+    /// Empty where there is no lock, and nothing was resolved.
+    pub packages: Vec<Package>,
+    /// Those that the tool's policies name.
+    pub advisories: Vec<Advisories>,
+}
+
 impl Packages {
+    /// What a tool holds, whether policy lets it have that or not.
+    pub fn held(&self, catalog: &Catalog, reference: &str) -> Result<Vec<Held>, Fault> {
+        let decisions = catalog.decisions()?;
+        let tool = decisions.snapshot.find(reference)?;
+        let decided = decisions.decided(&tool);
+        let held = runs(&decided.decision).iter().filter_map(|run| {
+            let Some(required) = &run.packages.required else {
+                let fault = run.refused()?;
+                return (fault.kind == Kind::DependencyError).then(|| Err(fault.clone()));
+            };
+            let allowed = run.packages.allowed.get(&required.ecosystem);
+            let allowed = allowed.and_then(|allowed| allowed.as_ref().ok());
+            let resolved = self.found(run).and_then(|found| found.ok()?.resolved);
+            Some(Ok(Held {
+                tool: tool.reference(),
+                ecosystem: required.ecosystem,
+                packages: resolved.unwrap_or_else(|| required.packages.clone()),
+                advisories: allowed.map_or_else(Vec::new, |it| it.rules.advisories.clone()),
+            }))
+        });
+        held.collect()
+    }
+
     /// The packages that exist for a decided tool.
     pub fn found(&self, decision: &Decision) -> PackageStatus {
         let need = Need::from_decision(decision).ok().flatten()?;

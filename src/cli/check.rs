@@ -31,6 +31,10 @@ pub struct Args {
     /// One JSON object per file
     #[arg(long)]
     pub json: bool,
+    /// Name what each Python script could do: run text as code, start processes, reach the network.
+    /// Advice: to find nothing proves nothing, the confinement is what holds
+    #[arg(long)]
+    pub hints: bool,
 }
 
 /// One file with everything found about it.
@@ -39,7 +43,7 @@ type File = registry::FileReport;
 /// What was looked at.
 struct Found {
     files: Vec<File>,
-    /// Python scripts that their interpreter has still to parse.
+    /// Those that their interpreter has still to parse.
     scripts: Vec<python::Script>,
 }
 
@@ -165,7 +169,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     host::load_ledger(settings, &registry)?;
     let Found { mut files, scripts } = look(&registry, settings, &paths, rules, stricter);
     let launchers = Arc::new(launchers);
-    python::check(&launchers, scripts, &mut files)?;
+    python::check(&launchers, scripts, args.hints, &mut files)?;
     if !args.paths.is_empty() && paths.is_empty() {
         // Only policies were named: the tools were loaded to compare the policies with, and are not
         // reported.

@@ -610,6 +610,107 @@ fn python_scripts_are_parsed_and_not_run() {
     }
 }
 
+/// (the script, each hint with its line). The names that Python itself would find.
+const HINTED: [(&str, &[&str]); 8] = [
+    ("print(1)\n", &[]),
+    (
+        "import os as o\no.system('x')\nfrom subprocess import run as r\nr(['x'])\n",
+        &[
+            "line 2: `os.system` starts processes",
+            "line 3: `subprocess.run` starts processes",
+            "line 4: `subprocess.run` starts processes",
+        ],
+    ),
+    (
+        "def f():\n    import ctypes, socket\n\neval('1')\n\u{ff45}val('2')\n",
+        &[
+            "line 2: `ctypes` calls native code",
+            "line 2: `socket` reaches the network",
+            "line 4: `eval` runs text or data as code",
+            "line 5: `eval` runs text or data as code",
+        ],
+    ),
+    (
+        "m = __import__('o' + 's')\n",
+        &["line 1: `__import__` loads modules by name"],
+    ),
+    (
+        "import importlib\nm = importlib.import_module('os')\n",
+        &[
+            "line 1: `importlib` loads modules by name",
+            "line 2: `importlib.import_module` loads modules by name",
+        ],
+    ),
+    // A module of its own with that name, a variable, and a name that is made as it runs.
+    (
+        "from . import requests\nfrom .socket import x\nhttp = 1\nprint(http, requests, x)\n",
+        &[],
+    ),
+    ("import os\ngetattr(os, 'sys' + 'tem')('x')\n", &[]),
+    ("raise SystemExit(open('/etc/passwd'))\n", &[]),
+];
+
+#[test]
+fn hints_name_what_a_script_could_do_and_claim_no_more() {
+    let host = host();
+    let put = |name: &str, text: &[u8]| {
+        host.tool(&format!("t:{name}"), json!({}));
+        fs::write(host.path(&format!("user_scripts/{name}/main.py")), text).unwrap();
+    };
+    for (at, (script, _)) in HINTED.iter().enumerate() {
+        put(&format!("p{at}"), script.as_bytes());
+    }
+    put("broken", b"import socket\nx = (\n");
+    put("latin", b"import socket # \xe9\n");
+    let many = "eval('1')\n".repeat(150);
+    put("many", many.as_bytes());
+    host.put("user_scripts/js/main.js", "require('child_process')\n");
+    let handler =
+        json!({"type": "external-script", "language": "nodejs", "scriptPath": "js/main.js"});
+    host.tool("t:js", json!({ "handler": handler }));
+    let files = host.json(&["check", "--hints"]);
+    let hints = |name: &str| -> Vec<String> {
+        let path = format!("/{name}.tool.json");
+        let mut files = files.as_array().unwrap().iter();
+        let file = files.find(|file| file["path"].as_str().unwrap().ends_with(&path));
+        let problems = file.unwrap()["problems"].as_array().unwrap().iter();
+        let hints = problems.filter_map(|problem| {
+            let hint = problem["message"].as_str()?.strip_prefix("hint: ")?;
+            assert_eq!(
+                [&problem["severity"], &problem["code"]],
+                ["note", "security"]
+            );
+            Some(hint.to_owned())
+        });
+        hints.collect()
+    };
+    for (at, (script, wanted)) in HINTED.iter().enumerate() {
+        let found = hints(&format!("p{at}"));
+        let (about, found) = found.split_last().unwrap();
+        assert_eq!(found, *wanted, "{script}");
+        assert!(
+            about.starts_with(&format!("{} found, ", wanted.len())),
+            "{about}"
+        );
+        assert!(about.contains("to find nothing proves nothing"), "{about}");
+    }
+    for name in ["broken", "latin", "js"] {
+        let found = hints(name);
+        assert!(
+            found.len() == 1 && found[0].starts_with("not looked at"),
+            "{name}: {found:?}"
+        );
+    }
+    let found = hints("many");
+    assert!(
+        found.len() == 101 && found[100].starts_with("150 found, "),
+        "{found:?}"
+    );
+    // Control: nobody asked.
+    let files = host.json(&["check"]).to_string();
+    assert!(!files.contains("hint: "), "{files}");
+}
+
 /// A grant of a kind that no tool of its policy requests.
 #[test]
 fn a_grant_that_nobody_requests_is_noted() {

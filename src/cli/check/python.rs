@@ -1,5 +1,6 @@
 //! Has each Python script parsed by its interpreter, behind the layers and without running it: a
-//! fault of syntax, and a function that does not take what the manifest declares.
+//! fault of syntax, a function that does not take what the manifest declares, and hints about what
+//! the script could do.
 
 use crate::base::{files, text};
 use crate::cli::process;
@@ -24,10 +25,11 @@ const MAX_MODULES: usize = 200;
 /// Most bytes of scripts that one process parses.
 const MAX_BATCH_BYTES: usize = 8 << 20;
 
-/// A script that has to be parsed.
+/// A script of a tool.
 pub struct Script {
     tool: Arc<registry::Tool>,
-    runtime: policy::Runtime,
+    /// Parses it. `None`: it is not a script of Python, or has no interpreter.
+    runtime: Option<policy::Runtime>,
 }
 
 /// What the parser reads.
@@ -42,30 +44,43 @@ struct Source {
     awaits: bool,
     /// Modules that lie in `src/` and not beside the script.
     apart: Vec<String>,
+    /// Whether hints are wanted.
+    hints: bool,
 }
 
 /// What the parser found, in the order of the sources.
 #[derive(Deserialize)]
 struct Finding {
-    /// The script's line; 0: it is about the function.
+    /// The script's line; 0: it is about the function, or the whole file.
     line: usize,
     message: String,
-    /// The call fails unless something else helps.
     #[serde(default)]
-    is_likely: bool,
+    kind: FindingKind,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum FindingKind {
+    #[default]
+    Failure,
+    /// The call fails unless something else helps.
+    Likely,
+    /// Something that the script could do.
+    Hint,
 }
 
 impl Script {
     pub fn new(tool: &Arc<registry::Tool>, decision: &policy::Decision) -> Option<Script> {
         let is_script = matches!(tool.manifest.handler, Handler::Script { .. });
-        let runtime = decision.grants.runtime.clone()?;
-        (is_script && runtime.language == Language::Python).then(|| Script {
+        let runtime = decision.grants.runtime.clone();
+        is_script.then(|| Script {
             tool: tool.clone(),
-            runtime,
+            runtime: runtime.filter(|runtime| runtime.language == Language::Python),
         })
     }
 
-    fn source(&self) -> Option<Source> {
+    fn source(&self, hints: bool) -> Option<Source> {
+        self.runtime.as_ref()?;
         let manifest = &self.tool.manifest;
         let Handler::Script { entry_point, .. } = &manifest.handler else {
             return None;
@@ -82,6 +97,7 @@ impl Script {
             awaits: !manifest.calls.is_empty(),
             parameters: declared.map(|declared| declared.keys().cloned().collect()),
             apart: modules_apart(self.tool.site.script.as_deref()?.parent()?),
+            hints,
         })
     }
 }
@@ -105,24 +121,28 @@ pub fn script_text(tool: &registry::Tool) -> Option<Vec<u8>> {
     Some(text)
 }
 
-/// Adds what the interpreters find to the reports of the manifests.
+/// Adds what the interpreters find to the reports of the manifests. `hints`: those about what each
+/// script could do, too.
 pub fn check(
     launchers: &Arc<Launchers>,
     mut scripts: Vec<Script>,
+    hints: bool,
     files: &mut [FileReport],
 ) -> anyhow::Result<()> {
     if scripts.is_empty() {
         return Ok(());
     }
-    scripts.sort_by_key(|script| format!("{:?}", script.runtime.program));
+    scripts.sort_by_key(|script| format!("{:?}", script.runtime.as_ref().map(|it| &it.program)));
     let parser = Parser {
         launchers,
+        hints,
         threads: process::single_threaded_runtime()?,
     };
     let mut batch: Vec<(&Script, Source)> = Vec::new();
     let mut bytes = 0;
     for script in &scripts {
-        let Some(source) = script.source() else {
+        let Some(source) = script.source(hints) else {
+            parser.report(script, Vec::new(), files);
             continue;
         };
         bytes += source.text.len();
@@ -141,6 +161,7 @@ pub fn check(
 
 struct Parser<'a> {
     launchers: &'a Arc<Launchers>,
+    hints: bool,
     threads: tokio::runtime::Runtime,
 }
 
@@ -151,18 +172,20 @@ impl Parser<'_> {
         let Some((first, _)) = batch.first() else {
             return;
         };
-        let found = self.run(&first.runtime, batch);
-        match found {
+        let Some(runtime) = &first.runtime else {
+            return;
+        };
+        match self.run(runtime, batch) {
             Ok(findings) => {
-                for ((script, _), finding) in batch.iter().zip(findings) {
-                    report(script, finding.map(Finding::problem), files);
+                for ((script, _), findings) in batch.iter().zip(findings) {
+                    self.report(script, findings, files);
                 }
             }
             Err(why) if batch.len() == 1 => {
                 let message = format!("its interpreter could not parse the script: {why}");
                 let pointer = "/handler/scriptPath";
                 let problem = Problem::new(Severity::Note, Code::Dependency, pointer, message);
-                report(first, Some(problem), files);
+                add(first, vec![problem], files);
             }
             Err(_) => batch.chunks(1).for_each(|alone| self.parse(alone, files)),
         }
@@ -172,20 +195,31 @@ impl Parser<'_> {
         &self,
         runtime: &policy::Runtime,
         batch: &[(&Script, Source)],
-    ) -> Result<Vec<Option<Finding>>, String> {
+    ) -> Result<Vec<Vec<Finding>>, String> {
         let sources: Vec<&Source> = batch.iter().map(|(_, source)| source).collect();
         let input = serde_json::to_vec(&sources).map_err(|e| e.to_string())?;
         let parsing = examine::run_source(self.launchers, runtime, PARSER, &input);
         let answer = self.threads.block_on(parsing)?;
         serde_json::from_str(&answer).map_err(|e| e.to_string())
     }
+
+    fn report(&self, script: &Script, findings: Vec<Finding>, files: &mut [FileReport]) {
+        let is_seen = findings.iter().any(|it| it.kind == FindingKind::Hint);
+        let unseen = (self.hints && !is_seen).then(|| Finding {
+            line: 0,
+            message: "not looked at: only Python in UTF-8 that its interpreter parses is"
+                .to_owned(),
+            kind: FindingKind::Hint,
+        });
+        let problems = findings.into_iter().chain(unseen).map(Finding::problem);
+        add(script, problems.collect(), files);
+    }
 }
 
-fn report(script: &Script, problem: Option<Problem>, files: &mut [FileReport]) {
+fn add(script: &Script, mut problems: Vec<Problem>, files: &mut [FileReport]) {
     let manifest = &script.tool.site.manifest;
     let file = files.iter_mut().find(|file| file.path == *manifest);
-    if let (Some(file), Some(problem)) = (file, problem) {
-        let mut problems = [problem];
+    if let Some(file) = file {
         registry::locate(&mut problems, manifest);
         file.problems.extend(problems);
     }
@@ -193,16 +227,17 @@ fn report(script: &Script, problem: Option<Problem>, files: &mut [FileReport]) {
 
 impl Finding {
     fn problem(self) -> Problem {
+        let (severity, code, words) = match self.kind {
+            FindingKind::Failure => (Severity::Error, Code::Dependency, "every call fails"),
+            FindingKind::Likely => (Severity::Warning, Code::Dependency, "a call fails"),
+            FindingKind::Hint => (Severity::Note, Code::Security, "hint"),
+        };
         let (pointer, place) = match self.line {
-            0 => ("/handler/entryPoint", String::new()),
+            0 if self.kind != FindingKind::Hint => ("/handler/entryPoint", String::new()),
+            0 => ("/handler/scriptPath", String::new()),
             line => ("/handler/scriptPath", format!("line {line}: ")),
         };
-        let (severity, words) = if self.is_likely {
-            (Severity::Warning, "a call fails")
-        } else {
-            (Severity::Error, "every call fails")
-        };
         let message = format!("{words}: {place}{}", self.message);
-        Problem::new(severity, Code::Dependency, pointer, message)
+        Problem::new(severity, code, pointer, message)
     }
 }

@@ -134,6 +134,16 @@ fn a_policy_that_says_so_refuses_the_vulnerable_tool_alone() {
         code == 1 && out.contains(SENTENCE),
         "a refused lock is compared, too: {out}"
     );
+    // The policy only warns, and the host's cap refuses.
+    allow(&host, "");
+    assert!(is_available(&host, "t:old"), "the control");
+    let cap = "name = \"cap\"\nwhy = \"w\"\n[packages]\npython = { index = \"default\", why = \"w\" }\n\
+               advisories = \"osv\"\nadvisories_refuse = true\n";
+    let cap = host.put("sandbox-policies/host.policy.toml", cap);
+    assert!(!is_available(&host, "t:old") && is_available(&host, "t:new"));
+    fs::remove_file(cap).unwrap();
+    allow(&host, "advisories_refuse = true");
+    assert!(!is_available(&host, "t:old"));
     // Withdrawn: it does not count any more.
     let events = json!([{ "introduced": "0" }]);
     let mut withdrawn = record("GHSA-aaaa", "PyPI", "re.quests", events);

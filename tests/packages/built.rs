@@ -158,8 +158,23 @@ fn a_lock_is_asked_for_made_and_kept() {
         );
     }
     shop.expect("loose", "ok \"2.0\""); // Cleaned, and built again.
-    // A policy that denies it later counts for what was resolved before.
+    // A policy that denies it later counts for what was resolved before, and so does a vulnerability
+    // that becomes known.
+    let record = json!({
+        "id": "GHSA-x",
+        "affected": [{
+            "package": { "ecosystem": "PyPI", "name": "Plain" },
+            "ranges": [{ "type": "ECOSYSTEM", "events": [{ "introduced": "2.0" }] }],
+        }],
+    });
+    let export = shop.playground.path("sandbox-policies/osv.json");
+    shop.put(export, record.to_string());
     for (rule, wanted) in [
+        ("advisories = \"osv.json\"\n", "ok \"2.0\""),
+        (
+            "advisories = \"osv.json\"\nadvisories_refuse = true\n",
+            "DependencyError: plain 2.0 is vulnerable (GHSA-x)",
+        ),
         (
             "deny = [{ name = \"plain\", versions = \">=2\", why = \"new\" }]\n",
             "DependencyError: plain 2.0 is denied: new",
@@ -172,6 +187,9 @@ fn a_lock_is_asked_for_made_and_kept() {
     ] {
         shop.policy("default", "relaxed", false, rule);
         shop.expect("loose", wanted);
+        let audited = shop.deps(&["audit", "esc:loose"]);
+        let exit = i32::from(rule.starts_with("advisories"));
+        assert_eq!(audited.code, Some(exit), "{rule}: {audited:?}");
     }
 }
 

@@ -182,7 +182,7 @@ pub fn value(found: &PackageStatus) -> Value {
 pub struct Held {
     pub tool: String,
     pub ecosystem: Ecosystem,
-    /// Empty where there is no lock, and nothing was resolved.
+    /// Empty without a lock, unless versions were resolved.
     pub packages: Vec<Package>,
     /// Those that the tool's policies name.
     pub advisories: Vec<Advisories>,

@@ -11,6 +11,7 @@ mod causes;
 mod cli;
 mod client_tools;
 mod cut_secrets;
+mod disable;
 mod doctor;
 mod dressed_secrets;
 mod embedding;

@@ -155,7 +155,11 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     // Policies that cannot be used are reported with the files. Then `check` does not know what
     // they would forbid.
     let launchers = host::launchers(settings)?;
-    let usable = host::policies(settings).ok();
+    let mut usable = host::policies(settings).ok();
+    let stops = host::stops(settings);
+    if let (Some(policies), Ok(stops)) = (&mut usable, &stops) {
+        Arc::make_mut(policies).stops = stops.clone();
+    }
     let rules = usable.clone().map(|policies| {
         let machine = Arc::new(host::machine(
             settings,
@@ -198,6 +202,8 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         .iter()
         .filter(|path| !settings.policies.iter().any(|all| lies_in(path, all)))
         .cloned();
+    let what = PathBuf::from("(what is disabled)");
+    files.extend(stops.err().map(|why| unreadable(what, why.to_string())));
     let mut seen = BTreeSet::new();
     let all = configured.chain(holding).chain(single);
     let mut policies: Vec<PathBuf> = all.filter(|path| seen.insert(real(path))).collect();

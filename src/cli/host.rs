@@ -13,6 +13,7 @@ use crate::executor::wasm;
 use crate::fault::{Fault, Kind};
 use crate::sandbox::identity;
 use crate::service::runlog;
+use crate::service::stops::StopFile;
 use crate::service::{
     self, Artifacts, Collector, Components, Executors, Service, TraceContext, audit,
     readiness::{self, Readiness},
@@ -120,6 +121,7 @@ fn protected_files(settings: &Settings) -> impl Iterator<Item = PathBuf> {
         service::background::FILE,
         service::artifacts::FOLDER,
         service::EARLY_ENDS,
+        service::stops::FILE,
     ]
     .map(|name| {
         log.as_deref()
@@ -225,6 +227,13 @@ pub fn read_policies(
     )
 }
 
+/// What the operator disabled.
+pub fn stops(settings: &Settings) -> Result<Arc<policy::Stops>, Refusal> {
+    let log = settings.audit_log.as_deref();
+    let stops = log.map(|log| StopFile::beside(log).now()).transpose()?;
+    Ok(stops.unwrap_or_default())
+}
+
 /// What the verbs that run nothing need: tools, policies and facts of the machine.
 pub struct Tools {
     pub snapshot: Arc<registry::Snapshot>,
@@ -241,7 +250,9 @@ impl Tools {
         let launchers = Arc::new(launchers(settings)?);
         let machine = Arc::new(machine(settings, &policies, launchers.sandbox.counted()));
         let snapshot = registry(settings, &policies, &machine)?.snapshot();
-        let policies = Arc::new(snapshot.protect(&policies));
+        let mut policies = snapshot.protect(&policies);
+        policies.stops = stops(settings)?;
+        let policies = Arc::new(policies);
         Ok(Tools {
             snapshot,
             policies,

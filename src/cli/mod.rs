@@ -7,6 +7,7 @@ pub mod call;
 pub mod check;
 pub mod deps;
 pub mod diff;
+pub mod disable;
 pub mod doctor;
 mod files;
 pub mod host;
@@ -82,6 +83,10 @@ enum Verb {
     Ps(operate::PsArgs),
     /// End a call of a running server
     Kill(operate::KillArgs),
+    /// Disable tools: no call of them begins until they are enabled again; alone, show what is disabled
+    Disable(disable::DisableArgs),
+    /// Enable tools that were disabled
+    Enable(disable::EnableArgs),
     /// Show the calls of a running server that wait for a person, and answer them
     Approvals(operate::ApprovalsArgs),
     /// Show the state of a running server
@@ -206,6 +211,8 @@ fn run(mut cli: Cli) -> anyhow::Result<ExitCode> {
         Verb::Serve(args) => serve::run(settings, args),
         Verb::Ps(args) => operate::ps(&args),
         Verb::Kill(args) => operate::kill(&args),
+        Verb::Disable(args) => disable::disable(&settings, args),
+        Verb::Enable(args) => disable::enable(&settings, &args),
         Verb::Approvals(args) => operate::approvals(&args),
         Verb::Status(args) => operate::status(&args),
         Verb::Token(args) => token::run(&args),

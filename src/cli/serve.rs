@@ -131,9 +131,10 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
         let ended = async {
             let keeper = service.ready.clone();
             let sessions = service.sessions.clone();
+            let catalog = service.catalog.clone();
             sessions.open();
             let keeping = tokio::spawn(async move {
-                tokio::join!(keeper.run(), sessions.run());
+                tokio::join!(keeper.run(), sessions.run(), catalog.follow_stops());
             });
             let watch = Watch::new(args.watch, &settings);
             let stop = CancellationToken::new();

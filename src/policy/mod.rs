@@ -24,13 +24,14 @@ pub use grammar::obeyed::{is_definition, is_obeyed, leads_modules};
 pub use grammar::packages::index_name;
 pub use grammar::secrets::{header_name, header_value, source as secret_source};
 pub use grammar::services::names as service_names;
+pub use grammar::stops::named as stop_selector;
 pub use grammar::{
     Access, Advisories, AllowedValue, Area, Breaker, CallGrant, CallbackRule, CallbackUrl,
     CallerGrant, CallerRule, Callers, Capability, DeniedPackage, FileProblem, FileRules, Folder,
     Grant, Grantable, HeaderRule, HostGrant, Mode, NamedRuntime, Network, Opening, PackageGrant,
     PackageRules, PackagesAllowed, ParameterRule, PassedOver, Policies, Policy, ReadyGrant, Rule,
     SESSIONS_LINE, SecretGrant, SecretSource, Selector, ServiceGrant, ServiceRule, SessionGrant,
-    SourceFile, ToolLimit, ToolSelector,
+    SourceFile, Stop, Stops, ToolLimit, ToolSelector,
 };
 pub use grammar::{callers, headers, packages, versions};
 pub use reports::{audit, diff, suggest, who_can};

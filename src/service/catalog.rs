@@ -8,6 +8,7 @@ use super::quota::Limiter;
 use super::readiness::{Readiness, no_extension};
 use super::request::{Caller, RateCharge};
 use super::requirements;
+use super::stops::{self, StopFile};
 use crate::base::lock;
 use crate::base::place::Mounts;
 use crate::executor::document::Documents;
@@ -87,6 +88,8 @@ pub struct Catalog {
     /// How a host that makes one call reads tools and rules again; a server reads them when they
     /// change.
     reread: OnceLock<Reread>,
+    /// What the operator disabled.
+    pub stops: StopFile,
     /// Notified when the tools or rules may have changed.
     changed: watch::Sender<()>,
 }
@@ -97,6 +100,7 @@ impl Catalog {
         rules: Rules,
         executors: Executors,
         scripts: Vec<PathBuf>,
+        stops: StopFile,
     ) -> Catalog {
         registry.set_policies(rules.policies.clone(), rules.machine.clone());
         Catalog {
@@ -112,6 +116,7 @@ impl Catalog {
             }),
             decisions: Mutex::default(),
             reread: OnceLock::new(),
+            stops,
             changed: watch::Sender::new(()),
         }
     }
@@ -316,18 +321,49 @@ impl Catalog {
         if let Some(why) = unread {
             return Err(why);
         }
+        let stops = self.stops.now()?;
         let snapshot = self.registry.snapshot();
         let mut kept = lock(&self.decisions);
         if let Some(decisions) = kept.as_ref().filter(|kept: &&Arc<DecisionCache>| {
             let snapshot = Arc::ptr_eq(&kept.snapshot, &snapshot);
             let rules = Arc::ptr_eq(&kept.rules, &rules);
-            snapshot && rules && Arc::ptr_eq(&kept.mounts, &Mounts::current())
+            let stops = Arc::ptr_eq(&kept.policies.stops, &stops);
+            snapshot && rules && stops && Arc::ptr_eq(&kept.mounts, &Mounts::current())
         }) {
             return Ok(decisions.clone());
         }
-        let decisions = Arc::new(DecisionCache::new(snapshot, rules));
+        let decisions = Arc::new(DecisionCache::new(snapshot, rules, stops));
         *kept = Some(decisions.clone());
         Ok(decisions)
+    }
+
+    /// Waits until the operator ends the calls of one of these tools, each `id@version`.
+    pub(super) async fn end_of_calls(&self, tools: Vec<String>) -> Fault {
+        loop {
+            tokio::time::sleep(stops::LOOK_INTERVAL).await;
+            let stops = self.stops.now().unwrap_or_default();
+            let ended = |tool: &String| {
+                let mut all = stops.of(tool);
+                Some(all.find(|stop| stop.ends_calls)?.fault(tool))
+            };
+            if let Some(fault) = tools.iter().find_map(ended) {
+                return fault;
+            }
+        }
+    }
+
+    /// Has what waits for calls looked at whenever something is disabled or enabled. Never returns.
+    pub async fn follow_stops(&self) {
+        let mut looks = tokio::time::interval(stops::LOOK_INTERVAL);
+        let mut known = self.stops.now();
+        loop {
+            looks.tick().await;
+            let now = self.stops.now();
+            if now != known {
+                known = now;
+                self.changed.send_replace(());
+            }
+        }
     }
 
     /// Whether a tool can run here, as it was decided about. Methods may be registered at any time.

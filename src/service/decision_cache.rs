@@ -30,7 +30,7 @@ pub(super) struct CurrentRules {
 pub(super) struct DecisionCache {
     pub snapshot: Arc<registry::Snapshot>,
     pub rules: Arc<Rules>,
-    /// The policies of the rules, with the files of the snapshot protected.
+    /// The policies of the rules, with the files of the snapshot protected, and what is disabled.
     pub policies: Arc<policy::Policies>,
     /// By which places are compared.
     pub mounts: Arc<Mounts>,
@@ -54,13 +54,18 @@ impl From<policy::Decision> for CachedDecision {
 }
 
 impl DecisionCache {
-    pub fn new(snapshot: Arc<registry::Snapshot>, rules: Arc<Rules>) -> DecisionCache {
+    pub fn new(
+        snapshot: Arc<registry::Snapshot>,
+        rules: Arc<Rules>,
+        stops: Arc<policy::Stops>,
+    ) -> DecisionCache {
         let mounts = Mounts::current();
-        let policies = Arc::new(snapshot.protect(&rules.policies));
+        let mut policies = snapshot.protect(&rules.policies);
+        policies.stops = stops;
         DecisionCache {
             snapshot,
             rules,
-            policies,
+            policies: Arc::new(policies),
             mounts,
             decided: Mutex::default(),
         }

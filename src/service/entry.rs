@@ -20,6 +20,7 @@ use super::refusals::Refusals;
 use super::report::Report;
 use super::request::{CallRequest, Caller, EventStream, Sink, new_id};
 use super::sessions::Sessions;
+use super::stops::StopFile;
 use super::traces::spans::Traces;
 use crate::fault::{Fault, Kind};
 use crate::registry::{self, Tool};
@@ -123,7 +124,8 @@ impl Service {
         let ledger = Arc::new(Ledger::open_beside(audit.path()));
         let process = executors.process.clone();
         let packages = Packages::new(packages, process, audit.clone(), ledger.clone());
-        let catalog = Arc::new(Catalog::new(registry, rules, executors, scripts));
+        let stops = StopFile::beside(audit.path());
+        let catalog = Arc::new(Catalog::new(registry, rules, executors, scripts, stops));
         let ready = Arc::new(ReadyKeeper::new(
             catalog.clone(),
             packages.clone(),

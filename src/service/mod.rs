@@ -52,6 +52,7 @@ mod secrets;
 mod session_turn;
 mod sessions;
 mod speakers;
+pub mod stops;
 mod streamed;
 mod target;
 pub mod tool_audit;

@@ -492,11 +492,13 @@ impl Pipeline {
             }
         };
         let breaker = decided.attempt(&self.breakers, true)?;
+        let stopped = self.catalog.end_of_calls(decided.references());
         let run = match self.prepare(admitted, decided, record).await {
-            Ok(prepared) => {
-                self.start(admitted, &*executor, prepared, stream, record)
-                    .await
-            }
+            Ok(prepared) => tokio::select! {
+                biased;
+                run = self.start(admitted, &*executor, prepared, stream, record) => run,
+                fault = stopped => Err(fault),
+            },
             Err(fault) => Err(fault),
         };
         let mut has_crashed = false;

@@ -9,7 +9,7 @@ use crate::executor::process::{self, OpenSession};
 use crate::executor::{CallDeadline, SessionId};
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
-use crate::policy::{self, SESSIONS_LINE};
+use crate::policy::{self, SESSIONS_LINE, Stop};
 use crate::runtimes;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -110,7 +110,7 @@ impl Sessions {
         loop {
             tokio::select! {
                 changed = changes.changed() => match changed {
-                    Ok(()) => are_compared = false,
+                    Ok(()) => are_compared = self.end_changed().await,
                     Err(_) => return,
                 },
                 _ = sweeps.tick() => {
@@ -131,6 +131,12 @@ impl Sessions {
         };
         let mut digests = BTreeMap::new();
         for session in all.list() {
+            let stops = &decisions.policies.stops;
+            let ends = |stop: &Stop| stop.ends_calls || !session.is_running;
+            if stops.of(&session.tool).any(ends) {
+                all.end(&session.id);
+                continue;
+            }
             let Ok(tool) = decisions.snapshot.find(&session.tool) else {
                 continue;
             };

@@ -43,8 +43,8 @@ pub(super) struct Decided {
     pub found: FoundTool,
     /// The tool, and all other tools that own the script: their limits apply, as their rights do.
     pub tools: Vec<String>,
-    /// The manifests that a named script belongs to: their digests, and where they lie.
-    owners: Vec<(String, ToolPaths)>,
+    /// The manifests that a named script belongs to, and where they lie.
+    owners: Vec<Owner>,
     /// What policy decided about what runs.
     pub decided: Arc<CachedDecision>,
     pub runner: Runner,
@@ -145,8 +145,9 @@ impl Decided {
         );
         let script = self.code.script.as_ref();
         let script = script.map(|script| &script.file.digest);
+        let owners = self.owners.iter().map(|(own, site)| (&own.digest, site));
         let runs = (
-            &self.owners,
+            owners.collect::<Vec<_>>(),
             &self.decided.decision,
             &self.code.site,
             script,
@@ -157,6 +158,14 @@ impl Decided {
             (rights, tool, &decided.decision, times[0], explain, runs)
         );
         base::sha256_hex(whole.as_bytes())
+    }
+
+    /// All tools that the call answers to, each `id@version`.
+    pub fn references(&self) -> Vec<String> {
+        let found = self.found.alias.iter().chain([&self.found.tool]);
+        let owners = self.owners.iter();
+        let owners = owners.map(|(own, _)| format!("{}@{}", own.id, own.version));
+        found.map(|tool| tool.reference()).chain(owners).collect()
     }
 
     /// Most bytes of the answer. A document is a file of its author, which has a limit of its own.
@@ -424,10 +433,7 @@ impl Targets<'_> {
         Ok(Decided {
             tools: tools_of(&found, &owners),
             runner: Runner::Here(executor),
-            owners: owners
-                .into_iter()
-                .map(|(own, site)| (own.digest.clone(), site))
-                .collect(),
+            owners,
             decided: Arc::new(decision.into()),
             code: Code {
                 site,

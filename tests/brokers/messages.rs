@@ -332,3 +332,27 @@ async fn what_is_a_reply_is_not_answered_and_what_is_null_is_nothing() {
         assert!(told.contains(wanted), "{wanted}: {told}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "second stage (.ci/full): needs a message broker"]
+async fn a_request_for_a_disabled_tool_is_refused() {
+    let Some((_node, playground, _, _host, mut raw)) = serving("disabled", |_| ()).await else {
+        return;
+    };
+    let verb = |words: &[&str]| assert_eq!(playground.cli(words).code, Some(0), "{words:?}");
+    for id in ["before", "disabled", "after"] {
+        match id {
+            "disabled" => verb(&["disable", "esc:*", "--why", "w"]),
+            "after" => verb(&["enable", "esc:*"]),
+            _ => {}
+        }
+        raw.call(id, "echo", json!({"n": 1})).await;
+        let answer = raw.answer(id).await;
+        if id == "disabled" {
+            let refused = refusal(&answer);
+            assert!(refused.contains("The operator disabled"), "{refused}");
+        } else {
+            assert_eq!(text(&answer), "{\"n\":1}");
+        }
+    }
+}

@@ -90,7 +90,7 @@ fn commands() -> BTreeMap<String, String> {
 #[test]
 fn every_command_of_the_documents_is_one() {
     /// Alone, the verb is meant, not a command. It must be there.
-    const VERBS: [&str; 10] = [
+    const VERBS: [&str; 11] = [
         "call",
         "artifact",
         "serve",
@@ -101,6 +101,7 @@ fn every_command_of_the_documents_is_one() {
         "kill",
         "status",
         "approvals",
+        "disable",
     ];
     let commands = commands();
     assert!(commands.len() >= 15, "{commands:?}");

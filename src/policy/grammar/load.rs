@@ -6,6 +6,7 @@ use super::document::{FileProblem, PolicyEntry};
 use super::file::{self, Folder, HOST_FILE, Policy};
 use super::places::Protected;
 use super::secrets::{HeaderRule, SecretSource};
+use super::stops::Stops;
 use super::{disk, hosts};
 use crate::base::{files, text};
 use crate::manifest::Selector;
@@ -65,6 +66,8 @@ pub struct Policies {
     notes: Vec<FileProblem>,
     /// Faults of policies whose tools are known. Calls of those tools are refused.
     faults: Vec<FileProblem>,
+    /// What the operator disabled, as it was read for this decision.
+    pub stops: Arc<Stops>,
 }
 
 impl Policies {

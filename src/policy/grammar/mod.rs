@@ -22,6 +22,7 @@ pub mod ready;
 pub mod secrets;
 pub mod services;
 pub mod sessions;
+pub mod stops;
 pub mod versions;
 
 pub use crate::manifest::Selector;
@@ -48,4 +49,5 @@ pub use ready::ReadyGrant;
 pub use secrets::{HeaderRule, Secret, SecretGrant, SecretSource};
 pub use services::{ServiceGrant, ServiceRule};
 pub use sessions::{LINE as SESSIONS_LINE, SessionGrant};
+pub use stops::{Stop, Stops};
 pub use versions::Ecosystem;

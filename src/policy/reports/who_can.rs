@@ -154,9 +154,10 @@ fn add_callers(decisions: &[&Decision], question: &Question, answers: &mut Vec<T
     }
 }
 
-/// Whether only this machine, as it is now, lacks something for the tool.
+/// Whether only this machine, as it is now, lacks something for the tool, or the operator disabled
+/// it for now.
 fn is_unavailable(fault: &Fault) -> bool {
-    fault.kind == Kind::CapabilityError
+    matches!(fault.kind, Kind::CapabilityError | Kind::AuthorizationError)
 }
 
 /// The answers for one tool: how much of what was asked about it has, by which grant and rule, and

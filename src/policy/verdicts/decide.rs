@@ -466,11 +466,13 @@ impl Case<'_> {
     /// The fault of every call, if there is one.
     fn fault(&self, decision: &Decision) -> Option<Fault> {
         let policy = self.ceilings.policy.fault.as_deref();
+        let tool = &decision.identity.tool;
         self.owners
             .iter()
             .find_map(refused_with)
-            .or_else(|| policy.map(|fault| faults::faulty_policy(fault, &decision.identity.tool)))
+            .or_else(|| policy.map(|fault| faults::faulty_policy(fault, tool)))
             .or_else(|| faults::refusal(decision))
+            .or_else(|| Some(self.policies.stops.of(tool).next()?.fault(tool)))
             .or_else(|| faults::unavailable(decision, self.subject.manifest))
     }
 

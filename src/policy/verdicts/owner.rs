@@ -88,11 +88,14 @@ pub fn as_policy(owner: &Decision) -> Policy {
 /// itself.
 pub fn refused_with(owner: &Decision) -> Option<Fault> {
     let by_policy = owner.lacks.iter().any(|need| need.by_policy);
-    let fault = owner
-        .shape
-        .as_ref()
-        .err()
-        .filter(|fault| by_policy || fault.kind == Kind::SecurityError)?;
+    let fault = owner.shape.as_ref().err()?;
+    match fault.kind {
+        // The operator disabled it.
+        Kind::AuthorizationError => return Some(fault.clone()),
+        Kind::SecurityError => {}
+        _ if by_policy => {}
+        _ => return None,
+    }
     let why = fault.person.as_deref().unwrap_or_default();
     let message = "this script belongs to a tool that this host refuses; ask the operator";
     let person = format!(

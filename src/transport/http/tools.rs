@@ -175,6 +175,11 @@ pub async fn status(Operator(KnownRequest { server, caller, .. }): Operator) -> 
     let count = |phase: Phase| open.iter().filter(|call| call.phase == phase).count();
     let snapshot = service.catalog.registry.snapshot();
     let sources: BTreeMap<_, _> = snapshot.sources.iter().cloned().collect();
+    let disabled = service.catalog.stops.now();
+    let disabled = disabled.map_or_else(
+        |fault| json!({ "unreadable": fault.person }),
+        |stops| json!(stops),
+    );
     let status = json!({
         "version": env!("CARGO_PKG_VERSION"),
         "ready": server.refuses_calls().is_none(),
@@ -186,6 +191,7 @@ pub async fn status(Operator(KnownRequest { server, caller, .. }): Operator) -> 
         "tools": snapshot.list(&Filter::default()).len(),
         "sources": sources,
         "skippedFiles": snapshot.skipped(),
+        "disabled": disabled,
         "stale": snapshot.warnings.iter().cloned().chain(service.catalog.stale_rules()).collect::<Vec<_>>(),
         "background": server.background.kept(),
         "brokers": server.brokers.status(),

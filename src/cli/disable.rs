@@ -1,0 +1,137 @@
+//! `toolhost disable` and `enable`: work on the file that every host of this state folder reads,
+//! with or without a server, and whatever is wrong with tools and policies.
+
+use super::refusal::{Exit, Refusal};
+use super::settings::Settings;
+use super::{host, words};
+use crate::base::text;
+use crate::policy::{Selector, Stop, stop_selector};
+use crate::service::stops::StopFile;
+use jiff::{Timestamp, Unit};
+use serde_json::json;
+use std::io;
+use std::process::ExitCode;
+
+#[derive(Clone, Debug, clap::Args)]
+pub struct DisableArgs {
+    /// The tools: ns:name, ns:name@1.2.0, ns:* or *
+    // `tools` is a flag of every verb.
+    #[arg(value_name = "TOOLS", value_parser = stop_selector, requires = "why")]
+    pub named: Option<Selector>,
+    /// Why, for operators
+    #[arg(long, requires = "named")]
+    pub why: Option<String>,
+    /// End their calls that run, too
+    #[arg(long, requires = "named")]
+    pub now: bool,
+    /// Print what is disabled as JSON
+    #[arg(long, conflicts_with = "named")]
+    pub json: bool,
+}
+
+#[derive(Clone, Debug, clap::Args)]
+pub struct EnableArgs {
+    /// The tools, as they were disabled
+    #[arg(value_name = "TOOLS", value_parser = stop_selector)]
+    pub named: Selector,
+}
+
+fn file(settings: &Settings) -> anyhow::Result<StopFile> {
+    Ok(StopFile::beside(host::audit_log(settings)?.path()))
+}
+
+fn failed(file: &StopFile, why: &io::Error) -> Refusal {
+    let path = text::path(&file.path);
+    Refusal::new(Exit::Host, format!("{path}: {why}; nothing was changed"))
+}
+
+pub fn disable(settings: &Settings, args: DisableArgs) -> anyhow::Result<ExitCode> {
+    let DisableArgs { named, why, .. } = args;
+    let (Some(tools), Some(why)) = (named, why) else {
+        return list(settings, args.json);
+    };
+    let now = Timestamp::now();
+    let stop = Stop {
+        tools,
+        by: host::login(),
+        at: now.round(Unit::Second).unwrap_or(now),
+        why,
+        ends_calls: args.now,
+    };
+    let file = file(settings)?;
+    let changed = file.change(|stops| stops.put(stop.clone()));
+    changed.map_err(|why| failed(&file, &why))?;
+    let path = text::path(&file.path);
+    let running = if args.now {
+        "end"
+    } else {
+        "go on (--now ends them)"
+    };
+    let tools = stop.tools.text();
+    words::say(&format!(
+        "'{tools}' is disabled in {path}; calls that run {running}"
+    ));
+    say_unknown(settings, &stop);
+    Ok(Exit::Ok.into())
+}
+
+/// Warns where no tool has such a name. The order holds all the same.
+fn say_unknown(settings: &Settings, stop: &Stop) {
+    let tools = stop.tools.text();
+    match host::Tools::load(settings) {
+        Ok(known) => {
+            let mut all = known.tools().into_iter();
+            if !all.any(|tool| stop.covers(&tool.reference())) {
+                words::note(&format!(
+                    "toolhost: no tool that is loaded now is '{tools}' (`toolhost list` shows their \
+                     names); one that comes will be disabled"
+                ));
+            }
+        }
+        Err(why) => words::note(&format!(
+            "toolhost: whether '{tools}' names a tool is not known: {why:#}"
+        )),
+    }
+}
+
+fn list(settings: &Settings, json: bool) -> anyhow::Result<ExitCode> {
+    let stops = host::stops(settings)?;
+    words::answer(&json!(stops), json, || {
+        let lines: Vec<String> = stops.iter().map(Stop::text).collect();
+        if lines.is_empty() {
+            "Nothing is disabled.".to_owned()
+        } else {
+            lines.join("\n")
+        }
+    });
+    Ok(Exit::Ok.into())
+}
+
+pub fn enable(settings: &Settings, args: &EnableArgs) -> anyhow::Result<ExitCode> {
+    let file = file(settings)?;
+    let changed = file.change(|stops| stops.remove(&args.named));
+    let (was_disabled, stops) = changed.map_err(|why| failed(&file, &why))?;
+    let tools = args.named.text();
+    let others: String = stops
+        .meeting(&args.named)
+        .map(|stop| {
+            format!(
+                "\n  {}: `toolhost enable '{}'`",
+                stop.text(),
+                stop.tools.text()
+            )
+        })
+        .collect();
+    if !was_disabled {
+        let words = format!("'{tools}' itself is not disabled; nothing was changed{others}");
+        return Err(Refusal::new(Exit::Caller, words).into());
+    }
+    words::say(&format!(
+        "'{tools}' is enabled in {}",
+        text::path(&file.path)
+    ));
+    if !others.is_empty() {
+        words::note(&format!("toolhost: still disabled:{others}"));
+    }
+    Ok(Exit::Ok.into())
+}

@@ -339,8 +339,10 @@ impl Catalog {
 
     /// Waits until the operator ends the calls of one of these tools, each `id@version`.
     pub(super) async fn end_of_calls(&self, tools: Vec<String>) -> Fault {
+        let mut changes = self.changed.subscribe();
         loop {
-            tokio::time::sleep(stops::LOOK_INTERVAL).await;
+            // A host of one call follows nothing.
+            let _ = tokio::time::timeout(stops::LOOK_INTERVAL, changes.changed()).await;
             let stops = self.stops.now().unwrap_or_default();
             let ended = |tool: &String| {
                 let mut all = stops.of(tool);

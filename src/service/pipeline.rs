@@ -495,9 +495,10 @@ impl Pipeline {
         let stopped = self.catalog.end_of_calls(decided.references());
         let run = match self.prepare(admitted, decided, record).await {
             Ok(prepared) => tokio::select! {
+                // First: a session that the same order ends looks like a cancelled call.
                 biased;
-                run = self.start(admitted, &*executor, prepared, stream, record) => run,
                 fault = stopped => Err(fault),
+                run = self.start(admitted, &*executor, prepared, stream, record) => run,
             },
             Err(fault) => Err(fault),
         };

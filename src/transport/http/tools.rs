@@ -117,18 +117,17 @@ impl ToolNames<'_> {
         export::names(tools.iter().flatten())
     }
 
-    /// The id behind a name; anything else stays as it is.
+    /// The id behind a name, also of a tool that is not offered now: its call says why. Anything
+    /// else stays as it is.
     pub fn id(&self, tool: String) -> String {
         let (name, range) = tool.split_at(tool.find('@').unwrap_or(tool.len()));
         if name.contains(':') {
             return tool;
         }
         let offered = offered_tools(self.known, &self.caller);
-        offered
-            .names
-            .id(name)
-            .map(|id| format!("{id}{range}"))
-            .unwrap_or(tool)
+        let id = offered.names.id(name).map(str::to_owned);
+        let id = id.or_else(|| Some(self.taken().id(name)?.to_owned()));
+        id.map_or_else(|| tool.clone(), |id| format!("{id}{range}"))
     }
 }
 

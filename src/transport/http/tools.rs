@@ -117,7 +117,14 @@ impl ToolNames<'_> {
         export::names(tools.iter().flatten())
     }
 
-    /// The id behind a name, also of a tool that is not offered now: its call says why. Anything
+    /// The names of all listed tools that the caller may call, also where they cannot be called now.
+    fn listed(&self) -> Names {
+        let tools = self.known.server.service.tools(&self.caller);
+        let tools = tools.iter().flatten();
+        export::names(tools.filter(|tool| tool.manifest.is_listed))
+    }
+
+    /// The id behind a name, also of a tool that cannot be called now: its call says why. Anything
     /// else stays as it is.
     pub fn id(&self, tool: String) -> String {
         let (name, range) = tool.split_at(tool.find('@').unwrap_or(tool.len()));
@@ -126,7 +133,7 @@ impl ToolNames<'_> {
         }
         let offered = offered_tools(self.known, &self.caller);
         let id = offered.names.id(name).map(str::to_owned);
-        let id = id.or_else(|| Some(self.taken().id(name)?.to_owned()));
+        let id = id.or_else(|| Some(self.listed().id(name)?.to_owned()));
         id.map_or_else(|| tool.clone(), |id| format!("{id}{range}"))
     }
 }

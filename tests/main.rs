@@ -1,6 +1,7 @@
 //! All integration tests, in one binary: it links once. Every file is one subject.
 mod action;
 mod advice;
+mod alerts;
 mod arguments;
 mod artifacts;
 mod background;

@@ -12,6 +12,7 @@ use crate::executor::remote::Remote;
 use crate::executor::wasm;
 use crate::fault::{Fault, Kind};
 use crate::sandbox::identity;
+use crate::service::alerts::Alert;
 use crate::service::runlog;
 use crate::service::stops::StopFile;
 use crate::service::{
@@ -141,6 +142,7 @@ fn protected_files(settings: &Settings) -> impl Iterator<Item = PathBuf> {
         log.clone(),
         caches,
         settings.packages.clone(),
+        settings.log_heads.clone(),
         policies,
     ];
     let mut found: Vec<PathBuf> = records
@@ -148,6 +150,9 @@ fn protected_files(settings: &Settings) -> impl Iterator<Item = PathBuf> {
         .chain(std::env::current_exe())
         .collect();
     found.extend(settings.configs.clone());
+    let alerts = settings.config.alerts.iter();
+    let words = alerts.flat_map(|alerts| alerts.command.iter().map(PathBuf::from));
+    found.extend(words.filter(|word| word.is_absolute()));
     found.extend(settings.indexes.iter().flat_map(|index| index.files()));
     found.extend(
         settings
@@ -525,7 +530,8 @@ pub fn audit_log(settings: &Settings) -> anyhow::Result<audit::Log> {
             "this user has no home folder for the audit log; name a file with --audit-log",
         )
     })?;
-    Ok(audit::Log::with_retention(path, settings.audit_retention))
+    let log = audit::Log::with_retention(path, settings.audit_retention);
+    Ok(log.with_heads(settings.log_heads.clone()))
 }
 
 /// The settings for building packages. `waits`: a call waits for its build however long that takes.
@@ -609,6 +615,9 @@ pub fn service(
         },
     });
     start_traces(settings, &service);
+    if let Some(alerts) = settings.config.alerts.clone() {
+        service.audit.alerts().begin(alerts, service.ledger.clone());
+    }
     Ok(service)
 }
 
@@ -677,6 +686,9 @@ pub fn reload(settings: &Settings, service: &Service, because: Reload) {
             .check_replacement(rules)
             .map_err(anyhow::Error::msg)
     });
+    if read.is_err() {
+        service.audit.alerts().send(Alert::NotReloaded);
+    }
     if let (Err(why), Reload::FileChanged) = (&read, because)
         && service.catalog.ready().is_ok()
     {

@@ -13,6 +13,7 @@ mod files;
 pub mod host;
 pub mod init;
 pub mod list;
+pub mod log;
 pub mod new;
 pub mod operate;
 mod parts;
@@ -65,6 +66,8 @@ enum Verb {
     Check(check::Args),
     /// Show what a tool may touch, without running it
     Audit(audit::Args),
+    /// Verify the audit log
+    Log(log::Args),
     /// Compare two policies, manifests or audits: what becomes possible, and what no longer is
     Diff(diff::Args),
     /// Lock, build, list and clean the packages that tools require
@@ -204,6 +207,7 @@ fn run(mut cli: Cli) -> anyhow::Result<ExitCode> {
             )
         }
         Verb::Audit(args) => audit::run(&settings, args),
+        Verb::Log(args) => log::run(&settings, args),
         Verb::Diff(args) => diff::run(&settings, args),
         Verb::Deps(args) => deps::run(&settings, args),
         Verb::Test(args) => test::run(&settings, args),

@@ -132,9 +132,10 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
             let keeper = service.ready.clone();
             let sessions = service.sessions.clone();
             let catalog = service.catalog.clone();
+            let audit = service.audit.clone();
             sessions.open();
             let keeping = tokio::spawn(async move {
-                tokio::join!(keeper.run(), sessions.run(), catalog.follow_stops());
+                tokio::join!(keeper.run(), sessions.run(), catalog.follow_stops(), audit.watch());
             });
             let watch = Watch::new(args.watch, &settings);
             let stop = CancellationToken::new();

@@ -8,6 +8,7 @@ use crate::base::text;
 use crate::manifest::host::{self, Host};
 use crate::packages::Index;
 use crate::sandbox::identity;
+use crate::service::alerts::AlertSettings;
 use crate::service::artifacts;
 use crate::service::audit::Retention;
 use crate::service::runlog::Style;
@@ -76,6 +77,8 @@ pub struct Settings {
     pub packages: Option<PathBuf>,
     /// When a file of that log is closed, and how many closed ones are kept.
     pub audit_retention: Retention,
+    /// Where heads of its chain are appended.
+    pub log_heads: Option<PathBuf>,
     /// How much of artifacts is kept, and for how long.
     pub artifacts: artifacts::Retention,
     pub log: Option<(LevelFilter, bool)>,
@@ -113,7 +116,7 @@ pub struct Config {
     audit_log: Option<PathBuf>,
     audit_segment_bytes: Option<u64>,
     audit_segments: Option<usize>,
-    log: Option<String>,
+    log: Option<LogConfig>,
     /// Capabilities the operator says this host offers: `env:NAME`.
     pub capabilities: BTreeSet<String>,
     /// A JSON Schema that every manifest must fit too.
@@ -130,8 +133,31 @@ pub struct Config {
     pub http: Http,
     traces: Traces,
     artifacts: ArtifactsConfig,
+    pub alerts: Option<AlertSettings>,
     broker: Vec<brokers::BrokerConfig>,
     model: Option<model::ModelConfig>,
+}
+
+/// `log = "LEVEL"`, or `[log]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged, deny_unknown_fields)]
+#[serde(expecting = "log must be a level, or a table with `level` and `head_to`")]
+enum LogConfig {
+    Level(String),
+    Table {
+        level: Option<String>,
+        head_to: Option<PathBuf>,
+    },
+}
+
+impl LogConfig {
+    /// The level, and the file for heads of the audit log.
+    fn parts(self) -> (Option<String>, Option<PathBuf>) {
+        match self {
+            LogConfig::Level(level) => (Some(level), None),
+            LogConfig::Table { level, head_to } => (level, head_to),
+        }
+    }
 }
 
 /// `[artifacts]`: what is kept of the files that calls leave for their callers.
@@ -252,7 +278,8 @@ impl Settings {
                 Some(usual)
             });
         let (audit_log, packages) = kept(&mut sources, flags, config.audit_log.take())?;
-        let log = log(&mut sources, flags, config.log.take())?;
+        let (level, log_heads) = config.log.take().map(LogConfig::parts).unzip();
+        let log = log(&mut sources, flags, level.flatten())?;
         let tool_ids = match &config.tool_ids {
             Some(ids) => identity::pool(ids.first, ids.count)
                 .map_err(|why| in_config(format!("[tool_ids]: {why}")))?,
@@ -279,10 +306,7 @@ impl Settings {
             brokers::all(std::mem::take(&mut config.broker), folder).map_err(in_config)?;
         let model = model::settings(config.model.take(), folder, config.proxy.as_ref())
             .map_err(in_config)?;
-        for word in &config.capabilities {
-            crate::policy::offerable(word)
-                .map_err(|why| in_config(format!("capabilities: {why}")))?;
-        }
+        check(&config).map_err(in_config)?;
         Ok(Settings {
             root,
             tools,
@@ -291,6 +315,7 @@ impl Settings {
             audit_log,
             packages,
             audit_retention,
+            log_heads: log_heads.flatten().map(|path| folder.join(path)),
             artifacts: (&config.artifacts).into(),
             log,
             traces: collector(config.traces.endpoint.take(), &variable),
@@ -495,6 +520,18 @@ impl Sources<'_> {
         }
         Ok(real)
     }
+}
+
+/// What of a config file cannot be used.
+fn check(config: &Config) -> Result<(), String> {
+    for word in &config.capabilities {
+        crate::policy::offerable(word).map_err(|why| format!("capabilities: {why}"))?;
+    }
+    let mut programs = config.alerts.iter().map(|alerts| alerts.command.first());
+    if programs.any(|path| path.is_none_or(|path| !path.starts_with('/'))) {
+        return Err("[alerts] command: begin with the absolute path of a program".to_owned());
+    }
+    Ok(())
 }
 
 /// The config file: named, else the user's, else the system's.

@@ -34,6 +34,8 @@ use std::time::Duration;
 
 /// How long a service that ends waits for queued spans to reach their collector.
 const LAST_SPANS: Duration = Duration::from_secs(2);
+/// How long it waits for the program that takes alerts.
+const LAST_ALERTS: Duration = Duration::from_secs(5);
 
 /// What a service is made of.
 pub struct Components {
@@ -181,7 +183,9 @@ impl Service {
         self.sessions.close();
         self.confirmations.stop();
         self.refusals.write_counts();
+        self.audit.last_head().await;
         self.traces.finish(LAST_SPANS).await;
+        self.audit.alerts().finish(LAST_ALERTS).await;
     }
 
     /// Why every call would be refused now, if so: what each call needs before it looks at its

@@ -2,8 +2,7 @@
 //! after the tool or its grant is gone. A call's places are added once its sandbox is set up,
 //! before it runs: each one line of JSON.
 
-use super::audit::log::refusal;
-use super::audit::segments::{self, ascii};
+use super::audit::segments::{self, ascii, refusal};
 use crate::base::files::{Folder, trustworthy};
 use crate::base::lock;
 use crate::base::text::{self, printable};

@@ -3,6 +3,7 @@
 //!
 //! This file only names the parts. They import each other by their own names, and form no circle.
 
+pub mod alerts;
 pub mod arguments;
 pub mod artifacts;
 pub mod audit;
@@ -24,6 +25,7 @@ mod exposition;
 mod files;
 mod found;
 mod grant_advice;
+mod helper_program;
 pub mod ledger;
 mod left_files;
 mod meters;

@@ -37,7 +37,8 @@ impl Refusals {
         let request = CallRequest::refused(caller.clone(), asked, fault.clone());
         let mut record = self.begin(&request, self.open_record(&caller.user)?);
         if self.sample(&mut record, Some(&fault), true) {
-            record.end(CallResult::Failed(fault));
+            let ended = record.end(CallResult::Failed(fault));
+            self.audit.alerts().call_ended(&ended);
         }
         Ok(())
     }
@@ -117,8 +118,9 @@ impl Refusals {
         record.end(CallResult::Failed(fault));
     }
 
-    /// Logs an alert about a caller that policy keeps refusing.
+    /// Sends alerts about the end of a call, and logs one about a caller that policy keeps refusing.
     pub(super) fn alert(&self, ended: &CallEnded, principal: &str) {
+        self.audit.alerts().call_ended(ended);
         if ended.report.outcome.fault().is_some_and(|fault: &Fault| {
             matches!(fault.kind, Kind::SecurityError | Kind::AuthorizationError)
         }) && self.limiter.should_alert(principal)

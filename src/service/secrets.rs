@@ -1,6 +1,7 @@
 //! The values of the secrets that a call may use, read again for each call, so that a change takes
 //! effect at once. No error shows a value, and a file that others may read is refused.
 
+use super::helper_program;
 use super::redaction::Redaction;
 use crate::base::mask::MIN_SECRET_BYTES;
 use crate::base::{files, text};
@@ -8,12 +9,7 @@ use crate::fault::{Fault, Kind};
 use crate::policy::{Confinement, SecretGrant, SecretSource};
 use futures_util::future::try_join_all;
 use nix::fcntl::OFlag;
-use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
-use std::os::unix::fs::MetadataExt;
-use std::process::Stdio;
 use std::time::Duration;
-use tokio::io::AsyncReadExt;
 
 /// Longest value, bytes.
 const MAX_SECRET_BYTES: u64 = 32 * 1024;
@@ -25,18 +21,6 @@ const NOT_SET: &str = "it is not set where toolhost was started, or is not UTF-8
 const MAX_HEADER_BYTES: usize = 4 * 1024;
 /// Longest run of a command.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest wait for more output of a command after it ended.
-const OUTPUT_GRACE: Duration = Duration::from_millis(200);
-/// The only host variables that a command gets; it may need them to find its user's files.
-const VARIABLES: [&str; 7] = [
-    "PATH",
-    "HOME",
-    "USER",
-    "LOGNAME",
-    "LANG",
-    "XDG_RUNTIME_DIR",
-    "DBUS_SESSION_BUS_ADDRESS",
-];
 
 /// Reads these secrets for this caller, in the same order. `left`: the rest of the call's time.
 pub(super) async fn read_all(
@@ -142,7 +126,7 @@ async fn read(secret: &SecretGrant, caller: &str) -> Result<String, String> {
                 .await
                 .map_err(|e| e.to_string())??
         }
-        SecretSource::Command(words) => run_command(words).await?,
+        SecretSource::Command(words) => helper_program::run(words, &[], MAX_SECRET_BYTES).await?,
     };
     let value = text::decode(&bytes)?;
     let value = value
@@ -192,85 +176,4 @@ fn read_file(from: &SecretSource, caller: &str) -> Result<Vec<u8>, String> {
         files::not_private,
     );
     read.map_err(|why| format!("{name}: {why}"))
-}
-
-/// Runs a program and returns its output. Refuses a program or argument file that other users can
-/// change.
-async fn run_command(words: &[String]) -> Result<Vec<u8>, String> {
-    let (program, rest) = words.split_first().ok_or("it names no program")?;
-    for path in words.iter().filter(|word| word.starts_with('/')) {
-        let facts = std::fs::metadata(path).map(|facts| (facts.mode(), facts.uid()));
-        match facts {
-            Ok((_, owner)) if !files::is_of_system(owner, std::path::Path::new(path)) => {
-                return Err(format!("{path}: {}", files::foreign(owner)));
-            }
-            Ok((mode, _)) => files::unwritable(mode).map_err(|why| format!("{path}: {why}"))?,
-            Err(e) if path == program => return Err(format!("{path}: {e}")),
-            Err(_) => {}
-        }
-    }
-    let mut command = tokio::process::Command::new(program);
-    let variables = VARIABLES
-        .iter()
-        .filter_map(|name| Some((name, std::env::var_os(name)?)));
-    command
-        .env_clear()
-        .envs(variables)
-        .current_dir("/")
-        .process_group(0)
-        .kill_on_drop(true);
-    command
-        .args(rest)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null());
-    let mut child = command.spawn().map_err(|e| e.to_string())?;
-    let mut group = Group(child.id());
-    let mut printed = Vec::new();
-    let stdout = child.stdout.take().ok_or("it has no output")?;
-    let status = {
-        let mut limited = stdout.take(MAX_SECRET_BYTES + 1);
-        let reading = limited.read_to_end(&mut printed);
-        tokio::pin!(reading);
-        tokio::select! {
-            read = &mut reading => read.map(|_| None),
-            // Its child processes may hold the output open.
-            ended = child.wait() => match ended {
-                Ok(status) => tokio::time::timeout(OUTPUT_GRACE, reading).await.unwrap_or(Ok(0)).map(|_| Some(status)),
-                Err(e) => Err(e),
-            },
-        }
-    };
-    let status = status.map_err(|e| e.to_string())?;
-    if status.is_some() {
-        // Its process id may be reused from here on.
-        group.0 = None;
-    }
-    if printed.len() as u64 > MAX_SECRET_BYTES {
-        return Err(format!("it prints more than {MAX_SECRET_BYTES} bytes"));
-    }
-    let status = match status {
-        Some(status) => status,
-        None => child.wait().await.map_err(|e| e.to_string())?,
-    };
-    group.0 = None;
-    if status.success() {
-        Ok(printed)
-    } else {
-        Err(format!(
-            "it ended with {status}: run it yourself to see why"
-        ))
-    }
-}
-
-/// The process group of a running command. Dropping it kills the group.
-struct Group(Option<u32>);
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        let leader = self.0.and_then(|id| i32::try_from(id).ok());
-        if let Some(leader) = leader {
-            let _ = killpg(Pid::from_raw(leader), Signal::SIGKILL);
-        }
-    }
 }

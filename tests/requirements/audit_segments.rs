@@ -8,7 +8,7 @@ use crate::prelude::*;
 const LEAST: usize = 1024 * 1024;
 
 /// Quick to call: gives its input back.
-fn echo(playground: &Playground, name: &str, more: Value) {
+pub fn echo(playground: &Playground, name: &str, more: Value) {
     let module = include_str!("languages.wat")
         .replace("DATA", "")
         .replace("BODY", "(call $echo)");

@@ -3,6 +3,7 @@
 
 mod audit_segments;
 mod builtin_tools;
+mod chain;
 mod documents;
 mod dropped;
 mod error_types;

@@ -80,8 +80,8 @@ impl Log {
         let mut damaged = 0_u64;
         let mut oldest = String::new();
         let mut all = true;
-        for file in files {
-            all &= backwards(&file, &mut left, |line: &[u8]| {
+        for opened in files {
+            all &= backwards(&opened.file, &mut left, |line: &[u8]| {
                 let text = String::from_utf8_lossy(line);
                 let about = !text.is_empty() && (!text.ends_with('}') || text.contains(&named));
                 match about.then(|| serde_json::from_str::<Value>(&text)) {

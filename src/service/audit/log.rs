@@ -5,17 +5,19 @@
 //! later; until then no call starts.
 
 use super::begun::{self, BEGUN, Begun};
-use super::segments::{self, MAX_LINE_BYTES, Retention, Segment, ascii};
+use super::chain::{Finding, Head};
+use super::segments::{self, MAX_LINE_BYTES, Retention, Segment, ascii, refusal};
 use crate::base::files::Folder;
 use crate::base::lock;
-use crate::{fault, policy};
-use fault::{Fault, Kind};
+use crate::fault::Fault;
+use crate::policy;
+use crate::service::alerts::{Alert, Alerts};
 use nix::fcntl::OFlag;
 use serde::Serialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
@@ -24,15 +26,24 @@ use std::time::{Duration, SystemTime};
 pub const CONFINEMENTS: &str = "confinements";
 /// The part of a record that holds its call's id, bytes.
 const HEAD: usize = 1024;
-/// How long a closed segment may still get records, from calls that began before. (A policy may
-/// allow longer calls; the text of such a call's confinement can be removed early.)
+/// How long the record of a call may come after the text of its confinement. (A policy may allow
+/// longer calls; the text of such a call's confinement can be removed early.)
 const MAX_CALL_TIME: Duration = Duration::from_secs(8 * 24 * 3600);
+
+/// How often a server writes a head, and how long that may take.
+const HEAD_INTERVAL: Duration = Duration::from_secs(60);
+const HEAD_TIMEOUT: Duration = Duration::from_secs(2);
+/// How often another host may close the file in which a record is to be written.
+const MAX_REOPENS: usize = 3;
 
 /// The audit log: its files.
 #[derive(Clone, Debug)]
 pub struct Log {
     path: PathBuf,
     retention: Retention,
+    /// The file for heads of the chain.
+    heads: Option<PathBuf>,
+    alerts: Arc<Alerts>,
     state: Arc<Mutex<LogState>>,
 }
 
@@ -42,6 +53,8 @@ struct LogState {
     open: Option<Arc<OpenLog>>,
     /// Records to be written, in order, each with the begin of its call.
     unwritten: VecDeque<(String, Option<Begin>)>,
+    /// The head that was written last.
+    head: Option<Head>,
 }
 
 /// An open log file.
@@ -90,12 +103,28 @@ impl Log {
         Log {
             path,
             retention,
+            heads: None,
+            alerts: Arc::default(),
             state: Arc::default(),
         }
     }
 
+    /// Appends heads of the chain to this file.
+    pub fn with_heads(self, heads: Option<PathBuf>) -> Log {
+        Log { heads, ..self }
+    }
+
+    pub fn alerts(&self) -> &Arc<Alerts> {
+        &self.alerts
+    }
+
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The file for heads of the chain, if it exists.
+    pub fn heads(&self) -> Option<&Path> {
+        self.heads.as_deref().filter(|path| path.exists())
     }
 
     /// Opens the log if needed, and writes the records that could not be written before. An error
@@ -112,9 +141,11 @@ impl Log {
 
     fn reopen(&self, state: &mut LogState) -> Result<Arc<OpenLog>, String> {
         let mut begun = None;
+        let mut known = None;
         if let Some(open) = &state.open {
+            known = open.segment.last();
             // For each call: since the last one the log may have been moved, or opened to others.
-            match open.segment.size_if_current(&self.path)? {
+            match open.segment.size_if_current().map_err(|e| e.to_string())? {
                 Some(size) if size < open.room(self.retention) => return Ok(open.clone()),
                 Some(_) => {
                     self.close(open);
@@ -123,62 +154,87 @@ impl Log {
                 None => {}
             }
         }
-        let mut new = self.open_file(begun)?;
+        let mut is_closed = begun.is_some();
+        let mut new = self.open_file(begun, known)?;
         if new
             .segment
-            .size_if_current(&self.path)?
+            .size_if_current()
+            .map_err(|e| e.to_string())?
             .is_some_and(|size| size >= new.room(self.retention))
         {
             self.close(&new);
-            new = self.open_file(Some(new.begun.clone()))?;
+            is_closed = true;
+            new = self.open_file(Some(new.begun.clone()), new.segment.last())?;
+        }
+        if is_closed {
+            self.remove_closed(&new.segment, state);
         }
         Ok(state.open.insert(Arc::new(new)).clone())
     }
 
     fn flush(&self, state: &mut LogState) -> Result<(), String> {
         while let Some((record, begin)) = state.unwritten.pop_front() {
-            let written = match state
-                .open
-                .as_ref()
-                .map_or(Ok(false), |open| open.segment.add(&record))
-            {
-                // The file that was open when this call began was closed and removed meanwhile.
-                Ok(false) => self
-                    .reopen(state)
-                    .and_then(|open| open.segment.add(&record).map_err(|e| e.to_string())),
-                added => added.map_err(|e| e.to_string()),
-            };
-            match written {
-                Ok(true) => begin
-                    .into_iter()
-                    .for_each(|Begin(open, at)| open.begun.end(at)),
-                failed => {
-                    state.unwritten.push_front((record, begin));
-                    return Err(failed
-                        .err()
-                        .unwrap_or_else(|| "something keeps removing it".to_owned()));
-                }
+            if let Err(why) = self.add(state, &record) {
+                state.unwritten.push_front((record, begin));
+                return Err(why);
             }
+            begin
+                .into_iter()
+                .for_each(|Begin(open, at)| open.begun.end(at));
         }
         Ok(())
     }
 
+    fn add(&self, state: &mut LogState, record: &str) -> Result<(), String> {
+        for _ in 0..MAX_REOPENS {
+            let open = match &state.open {
+                Some(open) => open.clone(),
+                None => self.reopen(state)?,
+            };
+            if let Some(found) = open.segment.add(record).map_err(|e| e.to_string())? {
+                self.report(&found);
+                return Ok(());
+            }
+            // The file was closed or removed meanwhile.
+            self.reopen(state)?;
+        }
+        Err("something keeps removing it".to_owned())
+    }
+
+    /// Reports what is wrong with the chain, as far as it was read.
+    fn report(&self, found: &[Finding]) {
+        if let Some(first) = found.first() {
+            let log = self.path.display();
+            tracing::error!(target: "toolhost::alert", "audit log {log}: its chain is broken: \
+                {first}; `toolhost log verify` shows more");
+            self.alerts.send(Alert::ChainBroken {
+                log: self.path.clone(),
+                finding: first.to_string(),
+            });
+        }
+    }
+
     /// Closes a full file. A failure costs disk space, but no record.
     fn close(&self, full: &OpenLog) {
-        let retention = Retention {
-            segment_bytes: full.room(self.retention),
-            ..self.retention
-        };
-        let closed = full
-            .segment
-            .close(retention)
-            .and_then(|removed| match removed {
-                Some(last) => self.forget(&full.segment.folder, last),
-                None => Ok(()),
-            });
-        if let Err(why) = closed {
-            tracing::warn!(target: "toolhost::host", "audit log {}: {why}", self.path.display());
+        self.tell(full.segment.close(full.room(self.retention)));
+    }
+
+    /// Removes the oldest closed files; the records of that are written next.
+    fn remove_closed(&self, segment: &Segment, state: &mut LogState) {
+        let removed = self.tell(segment.remove_closed(self.retention.segments));
+        let removed = removed.unwrap_or_default();
+        if let Some(last) = removed.iter().map(|file| file.modified).max() {
+            self.tell(self.forget(&segment.folder, last));
         }
+        let records = removed.into_iter().map(|file| (file.record, None));
+        state.unwritten.extend(records);
+    }
+
+    fn tell<T>(&self, done: io::Result<T>) -> Option<T> {
+        done.inspect_err(|why| {
+            tracing::warn!(target: "toolhost::host", "audit log {}: {why}", self.path.display());
+        })
+        .ok()
     }
 
     /// Removes the texts of confinements that only removed records can name. A host renews the
@@ -205,9 +261,10 @@ impl Log {
         Ok(())
     }
 
-    /// `begun`: the host's begin records in this folder, if it has any.
-    fn open_file(&self, begun: Option<Arc<Begun>>) -> Result<OpenLog, String> {
-        let segment = Segment::current(&self.path).map_err(|e| e.to_string())?;
+    /// `begun`: the host's begin records in this folder, if it has any. `known`: the last record that
+    /// it wrote.
+    fn open_file(&self, begun: Option<Arc<Begun>>, known: Option<Head>) -> Result<OpenLog, String> {
+        let segment = Segment::current(&self.path, known).map_err(|e| e.to_string())?;
         let begun = match begun {
             Some(begun) => Ok(begun),
             None => segments::name_of(&self.path)
@@ -247,9 +304,8 @@ impl Log {
             }
             dead.records.retain(|(call, _)| open.contains(call));
             for (_, record) in &dead.records {
-                if !log.add(record)? {
-                    return Err(io::Error::other("it was removed meanwhile"));
-                }
+                let added = log.add(record)?;
+                self.report(&added.ok_or_else(|| io::Error::other("it was removed meanwhile"))?);
             }
             dead.remove(&log.folder)?;
         }
@@ -261,8 +317,8 @@ impl Log {
     fn find(&self, mut last: impl FnMut(&str, &[u8]) -> bool) -> io::Result<(usize, Vec<String>)> {
         let (files, skipped) = segments::open_all(&self.path)?;
         let count = files.len();
-        for file in files {
-            let mut lines = BufReader::with_capacity(1 << 20, file);
+        for opened in files {
+            let mut lines = BufReader::with_capacity(1 << 20, opened.file);
             let mut line = Vec::new();
             loop {
                 line.clear();
@@ -362,6 +418,47 @@ impl Log {
         Ok(None)
     }
 
+    /// Appends the digest of the last record that this process wrote to the file for heads, unless
+    /// it is there.
+    fn write_head(&self) {
+        let Some(path) = &self.heads else { return };
+        let mut state = lock(&self.state);
+        let last = state.open.as_ref().and_then(|open| open.segment.last());
+        if last.is_none() || state.head == last {
+            return;
+        }
+        state.head.clone_from(&last);
+        drop(state);
+        if let Err(why) = write_head(path, last.as_ref()) {
+            let shown = path.display();
+            tracing::error!(target: "toolhost::alert", "[log] head_to: {shown}: {why}");
+            let (file, why) = (path.clone(), why.to_string());
+            self.alerts.send(Alert::HeadNotWritten { file, why });
+        }
+    }
+
+    /// Verifies the chain, then writes a head from time to time, as long as this is polled.
+    pub async fn watch(&self) {
+        let log = self.clone();
+        let verified = tokio::task::spawn_blocking(move || log.verify(log.heads())).await;
+        if let Ok(Ok(verified)) = verified {
+            self.report(&verified.breaches);
+        }
+        loop {
+            tokio::time::sleep(HEAD_INTERVAL).await;
+            self.last_head().await;
+        }
+    }
+
+    /// Writes a head in another thread: the file may lie on another machine.
+    pub async fn last_head(&self) {
+        if self.heads.is_some() {
+            let log = self.clone();
+            let writing = tokio::task::spawn_blocking(move || log.write_head());
+            let _ = tokio::time::timeout(HEAD_TIMEOUT, writing).await;
+        }
+    }
+
     /// The outcome and message of these calls, as far as they are recorded.
     pub fn outcomes(
         &self,
@@ -407,6 +504,15 @@ impl Log {
         }
         serde_json::from_slice(&bytes).ok()
     }
+}
+
+fn write_head(path: &Path, head: Option<&Head>) -> io::Result<()> {
+    let flags = OFlag::O_WRONLY | OFlag::O_APPEND | OFlag::O_CREAT;
+    let name = segments::name_of(path)?;
+    let mut file = Folder::open(segments::folder(path))?.trusted(&name, flags)?;
+    // A writer that was cut off may have left half a line.
+    file.write_all(format!("\n{}\n", serde_json::to_string(&head)?).as_bytes())?;
+    file.sync_data()
 }
 
 fn describe(beside: &Folder, shape: &policy::Shape, digest: &str) -> io::Result<()> {
@@ -460,23 +566,10 @@ impl RecordPermit {
     }
 }
 
-pub(in crate::service) fn refusal(log: &Path, why: &str) -> Fault {
-    Fault::new(
-        Kind::InternalError,
-        "The call was refused: it could not have been recorded in the audit log.",
-    )
-    .person(format!(
-        "audit log {}: {why}; correct that, or name another file with --audit-log",
-        log.display()
-    ))
-    .retryable()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::json;
-    use std::io::Write;
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
@@ -492,7 +585,11 @@ mod tests {
                 && !text.contains('\u{1b}')
                 && !text.contains('\u{7f}')
         );
-        assert_eq!(log.recall("c1").unwrap().record, record);
+        let recalled = log.recall("c1").unwrap().record;
+        assert_eq!(
+            (&recalled["user"], &recalled["chain"]["n"]),
+            (&record["user"], &json!(1))
+        );
         std::fs::File::options()
             .append(true)
             .open(log.path())

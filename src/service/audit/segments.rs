@@ -2,20 +2,22 @@
 //! NAME.000001, NAME.000002 …, of which the newest are kept. Files are appended to, renamed and
 //! removed under their lock.
 
+use super::chain::{self, Finding, Head, Walk};
 use crate::base::files::Folder;
 use crate::base::lock;
-use crate::quantity::MIB;
+use crate::fault::{Fault, Kind};
+use crate::quantity::{KIB, MIB};
 use crate::sandbox;
 use nix::fcntl::OFlag;
-use nix::sys::stat::{self, FileStat};
+use nix::sys::stat;
 use serde::Serialize;
+use serde_json::json;
 use std::ffi::CString;
 use std::fs::{File, TryLockError};
-use std::io::{self, Write};
-use std::os::fd::AsFd;
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -24,9 +26,10 @@ pub const MAX_RECORD_BYTES: u64 = 224 * 1024;
 /// Longest line that is read, bytes.
 pub(super) const MAX_LINE_BYTES: u64 = 4 * MAX_RECORD_BYTES;
 /// Longest wait for another writer's lock, which is held for one write, unless that process is
-/// stopped. The line is then added without the lock: one append, which the kernel keeps whole on
-/// local file systems (write(2)).
-const LOCK_TIMEOUT: Duration = Duration::from_millis(500);
+/// stopped. Without the lock two records could name the same one as the record before.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
+/// How much of a file is first read from its end, bytes.
+const LAST_BYTES: u64 = 16 * KIB;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
@@ -69,12 +72,27 @@ impl Retention {
 #[derive(Debug)]
 pub(super) struct Segment {
     pub folder: Folder,
+    path: PathBuf,
     name: String,
     file: File,
     device: (u32, u32),
     inode: u64,
     /// Excludes other threads; flock(2) excludes processes.
-    writer: Mutex<()>,
+    tail: Mutex<Tail>,
+}
+
+/// Where the log ended when this process last wrote or looked.
+#[derive(Debug, Default)]
+struct Tail {
+    /// Length of the file. `None`: it was not looked at.
+    size: Option<u64>,
+    walk: Walk,
+}
+
+/// A file that was removed: the record that says so, and when it was last changed.
+pub(super) struct Removed {
+    pub record: String,
+    pub modified: SystemTime,
 }
 
 /// The name of a log in its folder.
@@ -91,9 +109,23 @@ pub fn folder(log: &Path) -> &Path {
         .unwrap_or(Path::new("."))
 }
 
+/// The refusal of a call that could not be recorded.
+pub(in crate::service) fn refusal(log: &Path, why: &str) -> Fault {
+    Fault::new(
+        Kind::InternalError,
+        "The call was refused: it could not have been recorded in the audit log.",
+    )
+    .person(format!(
+        "audit log {}: {why}; correct that, or name another file with --audit-log",
+        log.display()
+    ))
+    .retryable()
+}
+
 impl Segment {
-    /// Opens the file that has the log's own name, or creates it.
-    pub fn current(log: &Path) -> io::Result<Segment> {
+    /// Opens the file that has the log's own name, or creates it. `known`: the last record that this
+    /// process wrote.
+    pub fn current(log: &Path, known: Option<Head>) -> io::Result<Segment> {
         let folder = Folder::make(folder(log))?;
         let name = name_of(log)?;
         let file = folder.trusted(&name, OFlag::O_RDWR | OFlag::O_APPEND | OFlag::O_CREAT)?;
@@ -102,120 +134,209 @@ impl Segment {
             stat::major(facts.dev()) as u32,
             stat::minor(facts.dev()) as u32,
         );
+        let tail = Tail {
+            walk: Walk::behind(known),
+            ..Tail::default()
+        };
         Ok(Segment {
             folder,
+            path: log.to_owned(),
             name,
             file,
             device,
             inode: facts.ino(),
-            writer: Mutex::default(),
+            tail: Mutex::new(tail),
         })
     }
 
+    /// The last record that this process knows.
+    pub fn last(&self) -> Option<Head> {
+        lock(&self.tail).walk.to.clone()
+    }
+
     /// The file's size, if the log's name still leads to it. An error: others may write it.
-    pub fn size_if_current(&self, log: &Path) -> Result<Option<u64>, String> {
-        let now = CString::new(log.as_os_str().as_bytes())
+    pub fn size_if_current(&self) -> io::Result<Option<u64>> {
+        let now = CString::new(self.path.as_os_str().as_bytes())
             .ok()
             .and_then(|path| sandbox::lstat(&path).ok());
         let Some(now) = now.filter(|now| (now.device, now.inode) == (self.device, self.inode))
         else {
             return Ok(None);
         };
-        crate::base::files::trustworthy(now.mode, now.owner)?;
+        crate::base::files::trustworthy(now.mode, now.owner).map_err(io::Error::other)?;
         Ok(Some(now.size))
     }
 
-    /// Adds a line in one write. `false`: the file was removed meanwhile, and nothing was written.
-    pub fn add(&self, record: &str) -> io::Result<bool> {
-        let _writer = lock(&self.writer);
-        let locked = self.try_lock();
-        let added = self.append(record);
-        if locked {
-            self.file.unlock()?;
-        }
+    /// Adds a line in one write, as the next record of the chain. Returns what is wrong with the
+    /// records of others that were read for it. `None`: the log goes on in another file, and nothing
+    /// was written.
+    pub fn add(&self, record: &str) -> io::Result<Option<Vec<Finding>>> {
+        let mut tail = lock(&self.tail);
+        self.lock()?;
+        let added = self.append(&mut tail, record);
+        self.file.unlock()?;
         added
     }
 
-    fn append(&self, record: &str) -> io::Result<bool> {
-        let now = sandbox::fstat(self.file.as_fd())?;
-        if now.links == 0 {
-            return Ok(false);
+    fn append(&self, tail: &mut Tail, record: &str) -> io::Result<Option<Vec<Finding>>> {
+        let Some(size) = self.size_if_current()? else {
+            return Ok(None);
+        };
+        if tail.size != Some(size) {
+            self.catch_up(tail, size)?;
         }
         // An earlier writer may have been cut off in the middle of its line.
         let mut last = [b'\n'];
-        if now.size > 0 {
-            self.file.read_exact_at(&mut last, now.size - 1)?;
+        if size > 0 {
+            self.file.read_exact_at(&mut last, size - 1)?;
         }
-        let line = format!("{}{record}\n", if last == *b"\n" { "" } else { "\n" });
+        let (line, head) = tail.walk.next(record);
+        let line = format!("{}{line}\n", if last == *b"\n" { "" } else { "\n" });
         match (&self.file).write(line.as_bytes())? {
-            count if count == line.len() => Ok(true),
-            count => Err(io::Error::other(format!(
-                "{count} of {} bytes were written",
-                line.len()
-            ))),
+            count if count == line.len() => {}
+            count => {
+                let why = format!("{count} of {} bytes were written", line.len());
+                return Err(io::Error::other(why));
+            }
         }
+        let walk = std::mem::replace(&mut tail.walk, Walk::behind(Some(head)));
+        tail.size = Some(size + line.len() as u64);
+        Ok(Some(walk.breaches))
     }
 
-    fn try_lock(&self) -> bool {
+    /// Reads what others wrote since the last look.
+    fn catch_up(&self, tail: &mut Tail, size: u64) -> io::Result<()> {
+        let known = std::mem::replace(&mut tail.walk, self.find_last()?).to;
+        tail.walk.expect(known);
+        tail.size = Some(size);
+        Ok(())
+    }
+
+    /// Walks from the last record on, in this file or in the newest closed one.
+    fn find_last(&self) -> io::Result<Walk> {
+        let mut found = Walk::default();
+        let from = last_record(&self.file)?;
+        if from.is_none()
+            && let Some((_, name)) = list_closed(&self.folder, &self.name)?.0.last()
+        {
+            let file = self.folder.trusted(name, OFlag::O_RDONLY)?;
+            if let Some(at) = last_record(&file)? {
+                walk(&file, name, at, &mut found)?;
+            }
+        }
+        walk(&self.file, &self.name, from.unwrap_or(0), &mut found)?;
+        Ok(found)
+    }
+
+    fn lock(&self) -> io::Result<()> {
         let until = Instant::now() + LOCK_TIMEOUT;
         loop {
             match self.file.try_lock() {
-                Ok(()) => return true,
+                Ok(()) => return Ok(()),
                 Err(TryLockError::WouldBlock) if Instant::now() < until => {
                     std::thread::sleep(Duration::from_micros(200));
                 }
-                // Its holder is stopped, or this file system has no locks.
-                Err(_) => return false,
+                Err(TryLockError::WouldBlock) => {
+                    let why = "another process keeps it locked: is a toolhost stopped?";
+                    return Err(io::Error::other(why));
+                }
+                Err(TryLockError::Error(e)) => return Err(e),
             }
         }
     }
 
-    /// Renames this file to the next number, unless another process did, and removes the oldest
-    /// ones. Returns the time at which the newest removed file was last changed. The next call
-    /// retries what fails here.
-    pub fn close(&self, retention: Retention) -> io::Result<Option<SystemTime>> {
-        let _writer = lock(&self.writer);
+    /// Renames this file to the next number, unless another process did. The next call retries what
+    /// fails here.
+    pub fn close(&self, full: u64) -> io::Result<()> {
+        let _writer = lock(&self.tail);
         if self.file.try_lock().is_err() {
-            return Ok(None);
+            return Ok(());
         }
-        let closed = self.close_here(retention);
+        let closed = self.close_here(full);
         self.file.unlock()?;
         closed
     }
 
-    fn close_here(&self, retention: Retention) -> io::Result<Option<SystemTime>> {
-        let mine = self.file.metadata()?;
-        if self
-            .folder
-            .stat(&self.name)
-            .as_ref()
-            .is_none_or(|stat: &FileStat| (stat.st_dev, stat.st_ino) != (mine.dev(), mine.ino()))
-            || mine.len() < retention.segment_bytes
-        {
-            return Ok(None);
+    fn close_here(&self, full: u64) -> io::Result<()> {
+        if self.size_if_current()?.is_none_or(|size| size < full) {
+            return Ok(());
         }
-        let (mut closed, _) = list_closed(&self.folder, &self.name)?;
+        let (closed, _) = list_closed(&self.folder, &self.name)?;
         let next = closed
             .last()
             .map_or(1, |(number, _)| number.saturating_add(1));
-        let name = format!("{}.{next:06}", self.name);
-        self.folder.rename_new(&self.name, &name)?;
-        closed.push((next, name));
-        let mut removed = None;
-        for (_, name) in closed
-            .iter()
-            .take(closed.len().saturating_sub(retention.segments))
-        {
+        self.folder
+            .rename_new(&self.name, &format!("{}.{next:06}", self.name))
+    }
+
+    /// Removes the oldest closed files, of which so many are kept.
+    pub fn remove_closed(&self, kept: usize) -> io::Result<Vec<Removed>> {
+        let (closed, _) = list_closed(&self.folder, &self.name)?;
+        let mut removed = Vec::new();
+        for (_, name) in closed.iter().take(closed.len().saturating_sub(kept)) {
             let Ok(file) = self.folder.trusted(name, OFlag::O_RDONLY) else {
                 continue;
             };
-            // A file that is being written is removed later. (Ours is locked too, but it is the
-            // newest.)
-            if file.try_lock().is_ok() && self.folder.remove(name).is_ok() {
-                removed = removed.max(file.metadata()?.modified().ok());
+            // Another process may be removing it.
+            if file.try_lock().is_err() || file.metadata()?.nlink() == 0 {
+                continue;
+            }
+            let mut last = Walk::default();
+            if let Some(at) = last_record(&file)? {
+                walk(&file, name, at, &mut last)?;
+            }
+            if self.folder.remove(name).is_ok() {
+                let now = jiff::Timestamp::now();
+                let last = last.to.map(|last| last.digest);
+                let record = json!({"removed": last, "file": name, "time": now});
+                removed.push(Removed {
+                    record: ascii(&record)?,
+                    modified: file.metadata()?.modified()?,
+                });
             }
         }
         Ok(removed)
+    }
+}
+
+/// Where the last record of a file begins.
+fn last_record(file: &File) -> io::Result<Option<u64>> {
+    let size = file.metadata()?.len();
+    let mut span = LAST_BYTES;
+    loop {
+        let from = size.saturating_sub(span);
+        let mut bytes = vec![0; (size - from) as usize];
+        file.read_exact_at(&mut bytes, from)?;
+        let mut end = bytes.len();
+        for line in bytes.rsplit(|byte| *byte == b'\n') {
+            let start = end - line.len();
+            // The first line may begin before these bytes.
+            if (start > 0 || from == 0) && chain::link(line).is_some() {
+                return Ok(Some(from + start as u64));
+            }
+            end = start.saturating_sub(1);
+        }
+        if from == 0 {
+            return Ok(None);
+        }
+        span *= 16;
+    }
+}
+
+/// Walks along a file, from the beginning of a line.
+pub(super) fn walk(mut file: &File, name: &str, from: u64, along: &mut Walk) -> io::Result<()> {
+    file.seek(SeekFrom::Start(from))?;
+    let mut lines = BufReader::with_capacity(LAST_BYTES as usize, file);
+    (along.file, along.line) = (name.to_owned(), 0);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let mut bounded = lines.by_ref().take(MAX_LINE_BYTES);
+        if bounded.read_until(b'\n', &mut line)? == 0 {
+            return Ok(());
+        }
+        along.line += 1;
+        along.take(line.strip_suffix(b"\n").unwrap_or(&line));
     }
 }
 
@@ -248,26 +369,33 @@ fn list_closed(folder: &Folder, log: &str) -> io::Result<(Closed, Vec<String>)> 
     Ok((found, skipped))
 }
 
+/// A file of a log, open for reading.
+pub(super) struct Opened {
+    pub name: String,
+    pub file: File,
+}
+
 /// Every file of a log for reading, newest first, and those that were skipped. The current one is
 /// opened before others are listed, so that one that is closed meanwhile is not missed.
-pub(super) fn open_all(log: &Path) -> io::Result<(Vec<File>, Vec<String>)> {
+pub(super) fn open_all(log: &Path) -> io::Result<(Vec<Opened>, Vec<String>)> {
     let folder = Folder::open(self::folder(log))?;
     let name = name_of(log)?;
-    let there = |name: &str| match folder.trusted(name, OFlag::O_RDONLY) {
+    let there = |name: String| match folder.trusted(&name, OFlag::O_RDONLY) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-        opened => opened.map(Some),
+        opened => opened.map(|file| Some(Opened { name, file })),
     };
-    let mut files: Vec<File> = there(&name)?.into_iter().collect();
-    fn same(file: &File) -> Result<(u64, u64), io::Error> {
-        file.metadata().map(|facts| (facts.dev(), facts.ino()))
+    let mut files: Vec<Opened> = there(name.clone())?.into_iter().collect();
+    fn same(opened: &Opened) -> Result<(u64, u64), io::Error> {
+        let facts = opened.file.metadata()?;
+        Ok((facts.dev(), facts.ino()))
     }
     let current = files.first().map(same).transpose()?;
     let (closed, skipped) = list_closed(&folder, &name)?;
-    for (_, name) in closed.iter().rev() {
-        if let Some(file) = there(name)?
-            && Some(same(&file)?) != current
+    for (_, name) in closed.into_iter().rev() {
+        if let Some(opened) = there(name)?
+            && Some(same(&opened)?) != current
         {
-            files.push(file);
+            files.push(opened);
         }
     }
     Ok((files, skipped))
@@ -299,11 +427,6 @@ pub fn ascii(value: &impl Serialize) -> serde_json::Result<String> {
 mod tests {
     use super::*;
 
-    const RETENTION: Retention = Retention {
-        segment_bytes: 100,
-        segments: 2,
-    };
-
     fn text(folder: &Path, name: &str) -> String {
         std::fs::read_to_string(folder.join(name)).unwrap_or_default()
     }
@@ -315,29 +438,29 @@ mod tests {
         std::fs::write(folder.join("log.old"), "mine").expect("written");
         let line = |n: u32| format!("{n:0>99}");
         for n in 1..=5 {
-            let (one, other) = (
-                Segment::current(&log).expect("open"),
-                Segment::current(&log).expect("open"),
-            );
-            assert!(one.add(&line(n)).expect("written"));
-            one.close(RETENTION).expect("closed");
-            // Another process that had it open finds that out, and loses nothing.
-            other.close(RETENTION).expect("not twice");
-            assert_eq!(other.size_if_current(&log), Ok(None));
-            assert!(
-                other
-                    .add("late")
-                    .expect("a closed file takes the record of a call that ran")
-            );
+            let open = || Segment::current(&log, None).expect("open");
+            let (one, other) = (open(), open());
+            assert!(one.add(&line(n)).expect("written").is_some());
+            one.close(100).expect("closed");
+            // Another process that had it open finds that out.
+            other.close(100).expect("not twice");
+            assert_eq!(other.size_if_current().ok(), Some(None));
+            let added = other.add("late").expect("no error");
+            assert!(added.is_none(), "the log goes on in another file");
+            open().remove_closed(2).expect("removed");
         }
         let mut names: Vec<String> = Folder::open(folder).expect("ours").names().expect("listed");
         names.sort();
-        assert_eq!(names, ["log.000004", "log.000005", "log.old"]);
-        assert_eq!(text(folder, "log.000005"), format!("{}\nlate\n", line(5)));
-        let gone = Segment::current(&log).expect("open");
+        assert_eq!(names, ["log", "log.000004", "log.000005", "log.old"]);
+        let last = text(folder, "log.000005");
+        assert!(
+            last.starts_with(&line(5)) && last.contains("\"n\":5,"),
+            "{last}"
+        );
+        let gone = Segment::current(&log, None).expect("open");
         std::fs::remove_file(&log).expect("removed");
         assert!(
-            !gone.add("lost").expect("no error"),
+            gone.add("lost").expect("no error").is_none(),
             "a removed file takes no record"
         );
     }

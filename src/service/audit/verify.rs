@@ -1,0 +1,60 @@
+//! Verifies the chain of a log, in all its files, and with heads that were kept elsewhere.
+
+use super::chain::{Breach, Head, Heads, Walk};
+use super::log::Log;
+use super::segments;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
+use std::path::Path;
+
+impl Log {
+    /// Reads the whole log. `heads`: a file of heads of its chain.
+    pub fn verify(&self, heads: Option<&Path>) -> Result<Walk, String> {
+        let at = |path: &Path, e: io::Error| format!("{}: {e}", path.display());
+        let read = segments::open_all(self.path()).map_err(|e| at(self.path(), e));
+        let (files, skipped) = read?;
+        if let Some(why) = skipped.first() {
+            return Err(why.clone());
+        }
+        let mut walk = Walk::default();
+        for opened in files.iter().rev() {
+            let read = segments::walk(&opened.file, &opened.name, 0, &mut walk);
+            read.map_err(|e| at(Path::new(&opened.name), e))?;
+        }
+        walk.end();
+        let heads = heads.map(|path| compare(path, &mut walk).map_err(|e| at(path, e)));
+        walk.heads = heads.transpose()?;
+        Ok(walk)
+    }
+}
+
+/// Compares the heads of a file with the records that they name.
+fn compare(path: &Path, walk: &mut Walk) -> io::Result<Heads> {
+    let mut same = 0;
+    let mut newest: Option<Head> = None;
+    (walk.file, walk.line) = (path.display().to_string(), 0);
+    for line in BufReader::new(File::open(path)?).lines() {
+        walk.line += 1;
+        // A line may have been cut off; those of removed files have no record.
+        let Ok(head) = serde_json::from_str::<Head>(&line?) else {
+            continue;
+        };
+        match walk.digests.get(&head.n) {
+            Some(digest) if *digest == head.digest => same += 1,
+            Some(_) => walk.found(Breach::Changed, head.n, head.n),
+            None => {}
+        }
+        if newest.as_ref().is_none_or(|known| known.n < head.n) {
+            newest = Some(head);
+        }
+    }
+    let last = walk.to.as_ref().map_or(0, |last| last.n);
+    if let Some(newest) = newest.as_ref().filter(|newest| newest.n > last) {
+        walk.found(Breach::Missing, last + 1, newest.n);
+    }
+    Ok(Heads {
+        file: path.to_owned(),
+        same,
+        newest,
+    })
+}

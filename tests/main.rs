@@ -2,6 +2,7 @@
 mod action;
 mod advice;
 mod alerts;
+mod approvals;
 mod arguments;
 mod artifacts;
 mod background;

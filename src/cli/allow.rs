@@ -149,7 +149,7 @@ fn refused(why: impl std::fmt::Display) -> Refusal {
     Refusal::new(Exit::Caller, format!("{why}; nothing was written"))
 }
 
-fn is_agreed() -> anyhow::Result<bool> {
+pub(super) fn is_agreed() -> anyhow::Result<bool> {
     words::note("Press y and Enter to write this; anything else leaves the files as they are:");
     let mut line = String::new();
     std::io::stdin().read_line(&mut line)?;
@@ -279,6 +279,7 @@ fn is_loosened(before: &Decision, after: &Decision) -> bool {
             .conditions
             .confirm
             .starts_with(&before.conditions.confirm)
+        || before.approval.is_some() && after.approval.is_none()
         || before.conditions.require_cgroup && !after.conditions.require_cgroup
         || limits
             .into_iter()

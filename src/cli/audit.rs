@@ -115,7 +115,7 @@ pub struct Args {
     #[arg(requires = "tool", conflicts_with_all = ["suggest_policy", "probe"])]
     pub http: Option<remote::ServerAddress>,
     /// Which tools can: read:PATH, write:PATH, reach:HOST[:PORT], secret:NAME,
-    /// package:NAME[@VERSION], service:ID, ready:TOOL, session:TOOL or call:TOOL; a relative path starts at the current
+    /// package:NAME[@VERSION], service:ID, ready:TOOL, session:TOOL, approved:TOOL or call:TOOL; a relative path starts at the current
     /// folder
     #[arg(long, value_name = "QUESTION", conflicts_with = "call")]
     pub who_can: Option<String>,
@@ -187,6 +187,11 @@ fn render(report: &Value, args: &Args) -> String {
         (false, true) => whole(report),
         (false, false) => summary(report),
     }
+}
+
+/// What a tool may touch, for a person.
+pub(super) fn of_tool(settings: &Settings, known: &host::Tools, tool: &registry::Tool) -> String {
+    summary(&with_records(settings, known, tool))
 }
 
 /// The report of a tool with what is recorded of it: what its last calls were refused, and what its
@@ -460,6 +465,12 @@ fn callers(report: &Value) -> Vec<String> {
         .map(|all| all.iter().map(|caller| word(&caller["name"])).collect());
     let mut parts: Vec<String> =
         named.unwrap_or_else(|| vec![policy::CallerGrant::anybody().text()]);
+    let approval = &report["approval"];
+    if let Some(by) = approval["requiredBy"].as_str() {
+        let state = word(&approval["state"]);
+        let record = word(&approval["record"]);
+        parts.push(format!("only as approved ({by}): {state}: {record}"));
+    }
     for confirm in list(&report["confirm"]) {
         let by_client = confirm["byClient"].as_str();
         let by_client =

@@ -123,6 +123,7 @@ fn protected_files(settings: &Settings) -> impl Iterator<Item = PathBuf> {
         service::artifacts::FOLDER,
         service::EARLY_ENDS,
         service::stops::FILE,
+        registry::APPROVED,
     ]
     .map(|name| {
         log.as_deref()

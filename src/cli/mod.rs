@@ -2,6 +2,7 @@
 
 pub mod act;
 pub mod allow;
+pub mod approve;
 pub mod audit;
 pub mod call;
 pub mod check;
@@ -78,6 +79,8 @@ enum Verb {
     Init(init::Args),
     /// Write what a tool was refused into its manifest and its policy
     Allow(allow::Args),
+    /// Show what tools are and may do, and record that you approve it
+    Approve(approve::Args),
     /// Make a tool: its own folder, a script and a manifest that work
     New(new::Args),
     /// Serve the tools to agents and programs: MCP, HTTP, message brokers
@@ -184,6 +187,7 @@ fn run(mut cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.verb {
         Verb::Init(_) => init::example(&settings),
         Verb::Allow(args) => allow::run(&settings, args),
+        Verb::Approve(args) => approve::run(&settings, &args),
         Verb::Call(args) => call::run(&settings, args),
         Verb::Artifact(args) => files::run(&settings, &args),
         Verb::Act(args) => act::run(&settings, args),

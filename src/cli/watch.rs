@@ -80,7 +80,7 @@ impl Scope {
             return false;
         }
         is_manifest_file(name)
-            || policy::is_policy_file(name)
+            || policy::is_rules_file(name)
             || appears
                 && (self.folders.contains(path)
                     || (!Language::of_file_name(name).is_empty())
@@ -249,7 +249,7 @@ fn changed_since(since: SystemTime, folders: &BTreeSet<PathBuf>, snapshot: &Snap
         entry
             .file_name()
             .to_str()
-            .is_some_and(policy::is_policy_file)
+            .is_some_and(policy::is_rules_file)
     });
     let definitions = snapshot.reports.iter().map(|report| report.path.clone());
     let definitions =

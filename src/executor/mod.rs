@@ -139,11 +139,13 @@ pub trait Executor: Send + Sync {
 
     /// Reads the script of a shape for one call.
     fn read<'a>(&'a self, shape: &'a policy::Shape, deadline: &'a CallDeadline) -> Reading<'a> {
+        let place = shape.script_place();
         let path = shape.script.clone().unwrap_or_default();
         Box::pin(async move {
-            deadline
-                .run_on_files(&shape.tool, move || grants::read_script(&path))
-                .await?
+            let read = move || grants::read_script(&place);
+            let mut script = deadline.run_on_files(&shape.tool, read).await??;
+            script.file.path = path;
+            Ok(script)
         })
     }
 

@@ -329,6 +329,7 @@ fn tool(reader: &mut Reader<'_>, value: &Value, at: &str, bytes: &[u8]) -> Optio
         metadata: types::Metadata::default(),
         requires: BTreeMap::new(),
         calls: Vec::new(),
+        approval: None,
         examples: Vec::new(),
         tags: Vec::new(),
         raw,

@@ -44,22 +44,25 @@ impl Document {
         }
     }
 
-    /// The requested file.
-    pub(super) fn reads(&self) -> Vec<Pattern> {
+    /// The file that it shows, below its own folder.
+    pub fn file(&self) -> Option<&PathBuf> {
         match self {
             Document::Resource {
                 body: Body::File(path),
                 ..
-            } => {
-                let text = path.to_string_lossy().into_owned();
-                vec![Pattern {
-                    text,
-                    from_base: false,
-                    shape: PatternShape::File { path: path.clone() },
-                }]
-            }
-            _ => Vec::new(),
+            } => Some(path),
+            _ => None,
         }
+    }
+
+    /// The requested file.
+    pub(super) fn reads(&self) -> Vec<Pattern> {
+        let file = self.file().map(|path| Pattern {
+            text: path.to_string_lossy().into_owned(),
+            from_base: false,
+            shape: PatternShape::File { path: path.clone() },
+        });
+        file.into_iter().collect()
     }
 }
 

@@ -118,6 +118,7 @@ fn manifest(reader: &mut Reader<'_>, top: &Value, bytes: &[u8]) -> Option<Manife
         metadata: metadata.unwrap_or_default(),
         requires,
         calls,
+        approval: reader.get("/approval/sha256"),
         examples: examples.unwrap_or_default(),
         tags: tags.unwrap_or_default(),
         raw: top.clone(),

@@ -209,6 +209,8 @@ pub struct Manifest {
     pub requires: BTreeMap<String, semver::VersionReq>,
     /// Tools that its code calls.
     pub calls: Vec<Selector>,
+    /// The digest of definition and code with which alone it runs.
+    pub approval: Option<String>,
     pub examples: Vec<Example>,
     pub tags: Vec<String>,
     /// The document as written, unknown fields included.

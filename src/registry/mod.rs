@@ -2,6 +2,7 @@
 //! of tools, swapped whole, and a report for each file.
 
 mod aliases;
+mod code;
 mod conflicts;
 mod load;
 mod open_beneath;
@@ -13,6 +14,7 @@ pub mod scripts;
 mod snapshot;
 mod tool;
 
+pub use code::APPROVED;
 pub use load::{BUILTIN_FILES, Builtin, DirectToolLoader, locate, position};
 pub use open_beneath::read_beneath;
 pub use reload::Registry;

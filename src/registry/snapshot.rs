@@ -1,5 +1,6 @@
 //! One immutable state of the registry: every tool that is loaded, and what became of every file.
 
+use super::code::Folders;
 use super::conflicts::folded;
 use super::owner::{self, Ownership};
 use super::tool::{self, Described, FileReport, Status, Tool};
@@ -167,8 +168,16 @@ impl Snapshot {
             .collect()
     }
 
-    /// The policies with every file of this snapshot protected: calls and audits decide by these.
+    /// The policies with every file of this snapshot protected, and its code looked at: calls and
+    /// audits decide by these.
     pub fn protect(&self, policies: &policy::Policies) -> policy::Policies {
+        let mut policies = self.protected(policies);
+        let records = policies.protected.records.as_deref();
+        policies.code = Some(Arc::new(Folders::new(self.written.clone(), records)));
+        policies
+    }
+
+    fn protected(&self, policies: &policy::Policies) -> policy::Policies {
         let mut policies = policies.clone();
         policies.protect(self.files.iter().cloned());
         policies
@@ -181,7 +190,7 @@ impl Snapshot {
         policies: &policy::Policies,
         machine: &policy::Machine,
     ) {
-        let mut written = owner::writable_paths(self.tools(), &self.protect(policies), machine);
+        let mut written = owner::writable_paths(self.tools(), &self.protected(policies), machine);
         written.merge(&self.written);
         self.written = written;
     }

@@ -8,7 +8,7 @@ use crate::executor::CallDeadline;
 use crate::fault::Fault;
 use crate::manifest::RequestedAccess;
 use crate::packages::FileStamps;
-use crate::policy;
+use crate::policy::{self, ApprovalState};
 use crate::registry::{self, Tool};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -128,6 +128,12 @@ impl DecisionCache {
 
     fn decide_and_insert(&self, tool: &Arc<Tool>, stamps: FileStamps) -> Arc<CachedDecision> {
         let decided = self.decide(tool);
+        if let Some(approval) = &decided.decision.approval
+            && let ApprovalState::Changed { .. } = approval.state
+        {
+            let tool = tool.reference();
+            tracing::warn!(target: "toolhost::approval", tool, "{}", approval.state.words());
+        }
         // The address of a tool outside the snapshot may be reused.
         if self
             .snapshot

@@ -709,7 +709,7 @@ impl Pipeline {
         record.sends(&decided.input);
         let call = Call {
             manifest: decided.found.tool.manifest.clone(),
-            site: decided.code.site.clone(),
+            site: decided.site(),
             input: std::mem::take(&mut decided.input),
             confinement,
             service: decision.grants.service.clone(),

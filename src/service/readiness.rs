@@ -98,7 +98,10 @@ impl Readiness {
         let mut needs: Vec<Need> = needs.chain(handler).collect();
         let refused = decision.refused();
         if decision.is_denied() {
-            let words = if decision.denied().any(policy::Verdict::never) {
+            let approval = decision.approval.as_ref();
+            let words = if approval.is_some_and(|it| !it.is_met()) {
+                "a person's approval of what it is now"
+            } else if decision.denied().any(policy::Verdict::never) {
                 "a manifest that requests less, since no policy can allow this"
             } else {
                 "a policy that allows its requests"

@@ -122,7 +122,8 @@ impl ScriptOfTool<'_> {
             .runtime
             .as_ref()
             .map(|runtime| runtime.version.clone());
-        let found = self.find_beside(version.as_deref(), false, snapshot);
+        let found = self.find_approved(decision, version.as_deref(), snapshot);
+        let found = found.or_else(|| self.find_beside(version.as_deref(), false, snapshot));
         // Files beside the script, locked or not, count before the lock of the policy.
         let found = found
             .filter(|found| !matches!(found, Ok(None)))
@@ -130,6 +131,35 @@ impl ScriptOfTool<'_> {
         let Some(found) = found else { return };
         let by_hand = by_hand(decision, self.site, self.language, &found);
         decision.add_requirements(found, by_hand, machine);
+    }
+
+    /// What the files ask for in the copy of its code that was approved. `None`: it has no copy.
+    fn find_approved(
+        &self,
+        decision: &Decision,
+        version: Option<&str>,
+        snapshot: &Snapshot,
+    ) -> Option<Result<Option<PackageRequirements>, FileProblem>> {
+        let code = decision.approved_code()?;
+        let script = code.place_of(self.site.script.as_deref()?);
+        let own = code.copy_of(&policy::Area::Tree(self.site.folder.clone()));
+        let folder = own.as_ref().map(policy::Area::path).or(script.parent())?;
+        let copied = ToolPaths {
+            folder: folder.to_owned(),
+            script: Some(script.clone()),
+            ..self.site.clone()
+        };
+        let copied = ScriptOfTool {
+            site: &copied,
+            ..*self
+        };
+        let mut found = copied.find_beside(version, false, snapshot)?;
+        if let Ok(Some(required)) = &mut found {
+            for source in &mut required.sources {
+                source.path = code.shown(&source.path);
+            }
+        }
+        Some(found)
     }
 
     /// What the files beside it ask for. `ignore_lock`: without the lock that toolhost writes.

@@ -23,7 +23,9 @@ use crate::base::semaphore::Permit;
 use crate::base::text::printable;
 use crate::executor::method::{self, Method, ScriptMethod};
 use crate::executor::{CallDeadline, Executor, SessionId};
-use crate::manifest::{ClientTool, Handler, Language, Manifest, ToolPaths, arguments, environment};
+use crate::manifest::{
+    ClientTool, Document, Handler, Language, Manifest, ToolPaths, arguments, environment,
+};
 use crate::packages::FileStamps;
 use crate::policy::InputFile;
 use crate::quantity::{Limit, MIB};
@@ -166,6 +168,19 @@ impl Decided {
         let owners = self.owners.iter();
         let owners = owners.map(|(own, _)| format!("{}@{}", own.id, own.version));
         found.map(|tool| tool.reference()).chain(owners).collect()
+    }
+
+    /// Where its files lie. The file of a document is that of the approved copy.
+    pub fn site(&self) -> ToolPaths {
+        let site = self.code.site.clone();
+        let code = self.decided.decision.approved_code();
+        let file = self.found.tool.manifest.document().and_then(Document::file);
+        let copied = code.zip(file);
+        let copied = copied.map(|(code, file)| code.place_of(&site.folder.join(file)));
+        ToolPaths {
+            script: copied.or(site.script),
+            ..site
+        }
     }
 
     /// Most bytes of the answer. A document is a file of its author, which has a limit of its own.

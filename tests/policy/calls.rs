@@ -469,6 +469,7 @@ fn every_policy_field_is_read_by_what_enforces_it() {
         stderr,                 // decide: Shape::stderr_is_error
         require_cgroup,         // decide: Shape::require_cgroup
         require_permissions: _, // decide: permissions
+        approval_required,      // load: requires_approval → decide: Decision::approval
         observe,                // decide: Shape::observe
         confirm,                // decide: Decision::confirm, for which the road asks a person
         confirm_by_client, // decide: Confirm::by_client, by which the road chooses whom it asks
@@ -489,8 +490,8 @@ fn every_policy_field_is_read_by_what_enforces_it() {
         fault: _,          // decide: every call is refused
     } = Policy::built_in();
     assert_eq!(
-        (mode, stderr, require_cgroup, observe),
-        (policy::Mode::Reject, StderrRule::Log, false, false)
+        (mode, stderr, require_cgroup, observe, approval_required),
+        (policy::Mode::Reject, StderrRule::Log, false, false, false)
     );
     assert_eq!((confirm, confirm_by_client), (None, None));
     assert_eq!(digest.len(), 64);

@@ -169,6 +169,9 @@ pub struct Mount {
     pub gid: u32,
     /// Nothing in it is executed or mapped as a library: tools wrote it.
     pub no_exec: bool,
+    /// Where it lies, if not at the path where it is shown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<PathBuf>,
 }
 
 impl Mount {
@@ -188,7 +191,15 @@ impl Mount {
             uid: stat.st_uid,
             gid: stat.st_gid,
             no_exec: false,
+            source: None,
         }
+    }
+
+    /// Where that lies which is shown at a path in it.
+    pub fn place_of(&self, path: &Path) -> PathBuf {
+        let below = path.strip_prefix(&self.path).unwrap_or(Path::new(""));
+        let top = self.source.as_ref().unwrap_or(&self.path);
+        top.components().chain(below.components()).collect()
     }
 }
 

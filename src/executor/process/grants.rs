@@ -15,7 +15,8 @@ use crate::base::text::printable;
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
 use crate::policy::{
-    self, Access, Area, Grant, Opening, ReadFile, Script, Shape, literal, name_matches,
+    self, Access, ApprovedCode, Area, CopiedArea, Grant, Opening, ReadFile, Script, Shape, literal,
+    name_matches,
 };
 use crate::quantity::{MAX_SCRIPT_BYTES, MAX_SNAPSHOT_FILES, MAX_WRITABLE_ENTRIES};
 use crate::sandbox::{Mount, StagedFolder, Totals, identity, is_late};
@@ -78,7 +79,31 @@ struct GrantPlan {
 }
 
 impl GrantPlan {
+    /// Adds a grant. What a person approved of its area is shown from the copy.
     fn at(&mut self, grant: &Grant, shape: &Shape) -> Result<(), Fault> {
+        let copy = shape
+            .approved
+            .as_ref()
+            .filter(|_| grant.access == Access::Read);
+        let Some((code, area)) = copy.and_then(|code| Some((code, code.copy_of(&grant.area)?)))
+        else {
+            return self.add(grant, shape);
+        };
+        let mut copied = GrantPlan::default();
+        let grant = Grant {
+            area,
+            ..grant.clone()
+        };
+        copied.add(&grant, shape)?;
+        for mount in copied.mounts.into_values() {
+            insert(&mut self.mounts, of_copy(mount, code));
+        }
+        let others = copied.others.iter().map(|path| code.shown(path));
+        self.others.extend(others);
+        Ok(())
+    }
+
+    fn add(&mut self, grant: &Grant, shape: &Shape) -> Result<(), Fault> {
         if grant.access == Access::Write {
             outside_repositories(grant.area.folder())?;
         }
@@ -173,6 +198,38 @@ impl GrantPlan {
 }
 
 impl GrantPlan {
+    /// Shows the copies also where a wider grant shows the folders themselves, and in them what
+    /// tools write.
+    fn show_approved(&mut self, code: &ApprovedCode) -> Result<(), Fault> {
+        for CopiedArea { area, copy } in &code.copies {
+            let path = area.path();
+            let above = self.nearest(path).is_some_and(|mount| mount.folder);
+            if above && !matches!(area, Area::Names { .. }) {
+                let stat = match look(copy) {
+                    Err(Errno::ENOENT) => continue,
+                    looked => looked.map_err(|errno| explain(path, errno))?,
+                };
+                let mount = of_copy(Mount::from_stat(copy, Access::Read, &stat), code);
+                insert(&mut self.mounts, mount);
+            }
+        }
+        for tree in &code.live {
+            let is_copied = self.nearest(tree).is_some_and(|it| it.source.is_some());
+            let stat = look(tree).ok().filter(|stat| is(stat, SFlag::S_IFDIR));
+            if let Some(stat) = stat.filter(|_| is_copied) {
+                let no_exec = true;
+                let mount = Mount::from_stat(tree, Access::Read, &stat);
+                insert(&mut self.mounts, Mount { no_exec, ..mount });
+            }
+        }
+        Ok(())
+    }
+
+    /// The mount that shows a path.
+    fn nearest(&self, path: &Path) -> Option<&Mount> {
+        path.ancestors().find_map(|above| self.mounts.get(above))
+    }
+
     /// Covers what is mounted below a folder that is shown: the folder is bound without it, and
     /// would show what lies underneath.
     fn leave_out_mounts(&mut self, path: &Path) -> Result<(), Fault> {
@@ -204,6 +261,8 @@ fn resolve_existing(shape: &Shape, script: bool) -> Result<(ResolvedGrants, Vec<
         .grants
         .iter()
         .try_for_each(|grant| looked.at(grant, shape))?;
+    let approved = shape.approved.as_ref();
+    approved.map_or(Ok(()), |code| looked.show_approved(code))?;
     let GrantPlan {
         mut mounts,
         stages,
@@ -217,8 +276,11 @@ fn resolve_existing(shape: &Shape, script: bool) -> Result<(ResolvedGrants, Vec<
     // A worker needs no module in its view: the host reads it.
     let shown = script && shape.runtime.language != Language::Wasm;
     if let Some(path) = shape.script.as_ref().filter(|_| shown) {
-        let stat = look(path).map_err(|errno| explain(path, errno))?;
-        insert(&mut mounts, Mount::from_stat(path, Access::Read, &stat));
+        let place = shape.script_place();
+        let stat = look(&place).map_err(|errno| explain(path, errno))?;
+        let mount = Mount::from_stat(&place, Access::Read, &stat);
+        let of_code = approved.map(|code| of_copy(mount.clone(), code));
+        insert(&mut mounts, of_code.unwrap_or(mount));
     }
     if let Some(built) = &shape.built {
         let stat = look(&built.path).map_err(|errno| explain(&built.path, errno))?;
@@ -387,6 +449,17 @@ fn settled(mut resolved: ResolvedGrants) -> Result<ResolvedGrants, Fault> {
     Ok(resolved)
 }
 
+/// A mount of the copy of approved code, at the path where it is shown.
+fn of_copy(mount: Mount, code: &ApprovedCode) -> Mount {
+    let path = code.shown(&mount.path);
+    let source = (path != mount.path).then_some(mount.path);
+    Mount {
+        path,
+        source,
+        ..mount
+    }
+}
+
 /// The wider right wins where two grants name one path.
 fn insert(mounts: &mut BTreeMap<PathBuf, Mount>, new: Mount) {
     match mounts.get(&new.path) {
@@ -413,7 +486,8 @@ fn forbid_execution(mounts: &mut BTreeMap<PathBuf, Mount>, written: &[Area]) -> 
         let Some(above) = above.filter(|mount| mount.access == Access::Read) else {
             continue;
         };
-        match look(tree) {
+        let place = above.place_of(tree);
+        match look(&place) {
             Ok(stat) => {
                 let device = stat.st_dev;
                 let inode = stat.st_ino;
@@ -424,6 +498,7 @@ fn forbid_execution(mounts: &mut BTreeMap<PathBuf, Mount>, written: &[Area]) -> 
                     device,
                     inode,
                     no_exec: true,
+                    source: above.source.is_some().then_some(place),
                     ..above.clone()
                 };
                 mounts.insert(tree.clone(), own);
@@ -450,6 +525,7 @@ fn uncovered(mounts: BTreeMap<PathBuf, Mount>, masks: &[PathBuf]) -> Vec<Mount> 
             .range(m.path.clone()..)
             .take_while(|(path, _)| path.starts_with(&m.path));
         above.is_some_and(|other: &Mount| (other.access, other.no_exec) == (m.access, m.no_exec))
+            && above.is_some_and(|other| other.place_of(&m.path) == m.place_of(&m.path))
             && !below.any(|(_, other)| other.access < m.access)
             && !masks.contains(&m.path)
     };

@@ -300,10 +300,10 @@ impl Library {
             Ok(code) => Ok(Prepared { key, code }),
             Err(Failure::Failed(fault)) => Err(fault),
             Err(Failure::Unreadable(e)) => {
-                let script = shape.script.as_deref().unwrap_or(Path::new(""));
+                let script = shape.script_place();
                 // Its bytes changed, perhaps without its times.
-                lock(&self.files).remove(script);
-                Err(unreadable(script, &e))
+                lock(&self.files).remove(&script);
+                Err(unreadable(&script, &e))
             }
             Err(Failure::Refused(refusal)) => {
                 // If the refusal cannot be stored, another process tries for itself.
@@ -351,7 +351,7 @@ impl Library {
         let SourceModule { digest, key, text } = found;
         let file = match &text {
             Some(text) => memory_file(text).map(File::from),
-            None => open(shape.script.as_deref().unwrap_or(Path::new(""))),
+            None => open(&shape.script_place()),
         };
         let module = file.and_then(|file| {
             Ok(Module {
@@ -404,7 +404,7 @@ impl Library {
         deadline: &CallDeadline,
     ) -> Result<Script, Fault> {
         let this = Arc::clone(self);
-        let path = shape.script.clone().unwrap_or_default();
+        let path = shape.script_place();
         let file = match self.known(&path)? {
             Some(file) => file,
             None => {

@@ -2,7 +2,7 @@
 //! no FIFO waited on.
 
 use super::document::FileProblem;
-use super::file::is_policy_file;
+use super::file::{is_policy_file, is_rules_file};
 use super::packages::is_lock_name;
 use crate::base::{files, text};
 use crate::manifest::{Code, Problem, Severity};
@@ -124,7 +124,7 @@ fn folder(
         .filter(|name| !name.as_encoded_bytes().starts_with(b"."))
     {
         let file = path.join(name);
-        if name.to_str().is_some_and(is_policy_file) {
+        if name.to_str().is_some_and(is_rules_file) {
             let text = open(opened, Path::new(name))
                 .and_then(|(opened, about)| whole(opened, &about, &file));
             found.take(&file, text);

@@ -2,6 +2,7 @@
 //! written is not allowed (but for reading the tool's own folder), and what cannot be enforced is
 //! not accepted.
 
+use super::approvals::APPROVALS_FILE;
 use super::calls::{self, CallGrant};
 use super::capability::{self, Capability};
 use super::document::{FileProblem, Origin, PolicyEntry, TomlDocument};
@@ -28,6 +29,11 @@ pub const SUFFIX: &str = ".policy.toml";
 
 pub fn is_policy_file(name: &str) -> bool {
     name.len() > SUFFIX.len() && name.ends_with(SUFFIX)
+}
+
+/// A policy, or what a person approved.
+pub fn is_rules_file(name: &str) -> bool {
+    is_policy_file(name) || name == APPROVALS_FILE
 }
 
 pub const DEFAULT_POLICY: &str = r#"name  = "default"
@@ -85,6 +91,8 @@ pub struct Policy {
     pub require_cgroup: bool,
     /// Labels that a manifest must declare in `metadata.permissions`.
     pub require_permissions: BTreeSet<String>,
+    /// Only what a person approved runs.
+    pub approval_required: bool,
     /// Records what calls request and are refused, which makes them slower.
     pub observe: bool,
     /// If set, a person must agree to each call. The text says why.
@@ -240,6 +248,7 @@ pub fn read(source: &str, file: &Path, host: bool, root: &Path) -> (Option<Polic
         },
         require_cgroup,
         require_permissions,
+        approval_required: it.get("/approval/required").unwrap_or_default(),
         observe: it.get("/observe").unwrap_or_default(),
         confirm: it.get("/confirm"),
         confirm_by_client: it.get("/confirm_by_client"),

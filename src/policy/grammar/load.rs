@@ -1,6 +1,7 @@
 //! The policies of one host: read from a folder or a file, checked against each other, looked up by
 //! tool.
 
+use super::approvals::{APPROVALS_FILE, Approvals, CodeFolders};
 use super::callers::{self, CALLERS_FILE, Callers};
 use super::document::{FileProblem, PolicyEntry};
 use super::file::{self, Folder, HOST_FILE, Policy};
@@ -60,6 +61,10 @@ pub struct Policies {
     pub host: Option<Policy>,
     /// Who may call what; `None`: whoever is served may call everything.
     callers: Option<Arc<Callers>>,
+    /// What a person approved.
+    pub approvals: Arc<Approvals>,
+    /// Looks at the code of tools. `None`: nothing is approved.
+    pub code: Option<Arc<dyn CodeFolders>>,
     /// Files that no tool may write: policies, and what the caller adds (`protect`).
     /// Shared, because a registry of ten thousand tools is held here and decisions are made often.
     pub protected: Arc<Protected>,
@@ -112,6 +117,13 @@ impl Policies {
                 match callers::parse(&text, &file) {
                     Ok(callers) => policies.callers = Some(Arc::new(callers)),
                     Err(found) => problems.extend(found.into_iter().map(located)),
+                }
+                continue;
+            }
+            if file.file_name().is_some_and(|n| n == APPROVALS_FILE) {
+                match Approvals::parse(&text, &file) {
+                    Ok(approvals) => policies.approvals = Arc::new(approvals),
+                    Err(problem) => problems.push(problem),
                 }
                 continue;
             }
@@ -344,6 +356,13 @@ impl Policies {
         })
     }
 
+    /// The policy, or the host's cap, by which a tool runs only as a person approved it.
+    pub fn approval_rule(&self, id: &str, manifest: &Path) -> Option<&Policy> {
+        let (policy, _) = self.governing(id, manifest);
+        let mut bounding = std::iter::once(policy).chain(&self.host);
+        bounding.find(|policy| policy.approval_required)
+    }
+
     /// Who may call what. `None`: without such a file, whoever this host serves may call
     /// everything.
     pub fn callers(&self) -> Option<&Arc<Callers>> {
@@ -472,7 +491,7 @@ fn fallback() -> &'static Policy {
 /// The callers file and the cap beside a policy file that is loaded alone. Silently ignored, they
 /// would not narrow.
 fn unread_beside(path: &Path) -> Vec<FileProblem> {
-    let others = [CALLERS_FILE, HOST_FILE]
+    let others = [CALLERS_FILE, HOST_FILE, APPROVALS_FILE]
         .into_iter()
         .filter(|name| path.file_name().is_some_and(|own| own != *name));
     others

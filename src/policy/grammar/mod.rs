@@ -1,6 +1,7 @@
 //! What a policy can say: paths, hosts, packages and secrets as values, and the files that name them.
 //! Nothing here decides about a tool.
 
+pub mod approvals;
 pub mod area;
 pub mod callbacks;
 pub mod callers;
@@ -26,6 +27,9 @@ pub mod stops;
 pub mod versions;
 
 pub use crate::manifest::Selector;
+pub use approvals::{
+    ApprovalRecord, Approvals, ApprovedCode, Code, CodeFolders, CodePlaces, CopiedArea, Digests,
+};
 pub use area::{Access, Area, Opening};
 pub use callbacks::{CallbackRule, CallbackUrl};
 pub use callers::{

@@ -150,10 +150,13 @@ pub fn reached(decision: &Decision, tools: &[Decision]) -> Vec<String> {
 
 /// The whole decision for a program, with the manifest it was made for; `diff` compares all of it.
 pub fn json(decision: &Decision, manifest: &Manifest) -> Value {
+    let approval = decision.approval.as_ref().map(
+        |it| json!({ "requiredBy": it.required_by, "state": it.state.name(), "record": it.state.words() }),
+    );
     let refused = decision.refused().map(
         |f| json!({ "type": f.kind, "message": f.message, "origin": f.origin, "person": f.person }),
     );
-    json!({
+    let mut report = json!({
         "tool": decision.identity.tool,
         "policy": decision.governing.policy,
         "policyFile": decision.governing.file.to_string_lossy(),
@@ -196,7 +199,12 @@ pub fn json(decision: &Decision, manifest: &Manifest) -> Value {
             "confinement": decision.shape.as_ref().ok().map(|shape| shape.digest()),
         },
         "notDefended": not_defended(decision).collect::<Vec<_>>(),
-    })
+    });
+    // Only of a tool that needs an approval.
+    if let Some(approval) = approval {
+        report["approval"] = approval;
+    }
+    report
 }
 
 fn secret_json(grant: &SecretGrant) -> Value {

@@ -7,6 +7,7 @@
 use super::audit::{KEPT_PACKAGES, LAST_DENIALS};
 use crate::base::json::escape_segment;
 use crate::base::text;
+use crate::policy::grammar::approvals::APPROVALS_FILE;
 use crate::policy::grammar::{
     CallGrant, CallerGrant, Grant, Grantable, Network, PackageGrant, Policies, ReadyGrant, Secret,
     ServiceGrant, SessionGrant,
@@ -55,6 +56,8 @@ pub struct Powers {
     stderr_is_error: bool,
     #[serde(default)]
     confirm: Vec<Confirm>,
+    #[serde(default)]
+    approval: Option<Value>,
     digests: ReportDigests,
     /// The files that a policy names relative to its own folder: as they are written, and where
     /// they lie.
@@ -174,6 +177,9 @@ impl Powers {
         if self.require_cgroup {
             found.insert("a cgroup is required");
         }
+        if self.approval.is_some() {
+            found.insert("it is as a person approved it");
+        }
         if self.stderr_is_error {
             found.insert("any text on stderr fails the call");
         }
@@ -246,10 +252,14 @@ pub fn of_policies(old: &Policies, new: &Policies) -> [Vec<Powers>; 2] {
 
 fn written(policies: &Policies) -> BTreeMap<String, Value> {
     let callers = policies.callers();
+    let approvals = json!({ "approval": policies.approvals.list });
+    let approvals = (PathBuf::from(APPROVALS_FILE), approvals);
+    let approvals = Some(&approvals).filter(|_| !policies.approvals.list.is_empty());
     let files = policies
         .all()
         .map(|policy| (&policy.file, &policy.source))
-        .chain(callers.map(|callers| (&callers.file, &callers.source)));
+        .chain(callers.map(|callers| (&callers.file, &callers.source)))
+        .chain(approvals.map(|(file, source)| (file, source)));
     files
         .filter_map(|(file, source)| {
             Some((text::path(Path::new(file.file_name()?)), keyed(source)))
@@ -261,7 +271,7 @@ fn written(policies: &Policies) -> BTreeMap<String, Value> {
 /// other.
 fn keyed(value: &Value) -> Value {
     let name = |entry: &Value| {
-        let mut keys = ["path", "host", "name", "service"].iter();
+        let mut keys = ["path", "host", "name", "service", "of"].iter();
         keys.find_map(|key| Some(entry[key].as_str()?.to_owned()))
     };
     match value {
@@ -428,6 +438,19 @@ fn differences(old: &Powers, new: &Powers, is_explained: bool) -> Vec<Difference
         difference.subject = new.subject.clone();
     }
     found
+}
+
+/// What differs between two documents about one subject.
+pub fn of_documents(subject: &str, old: &Value, new: &Value) -> Diff {
+    let mut different = Vec::new();
+    walk(Some(old), Some(new), "", &mut different);
+    for difference in &mut different {
+        difference.subject = subject.to_owned();
+    }
+    Diff {
+        different,
+        ..Diff::default()
+    }
 }
 
 fn walk(old: Option<&Value>, new: Option<&Value>, place: &str, found: &mut Vec<Difference>) {

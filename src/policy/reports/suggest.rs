@@ -8,6 +8,7 @@ use crate::manifest::{Manifest, ToolPaths};
 use crate::policy::grammar::file::{HOST_FILE, SUFFIX};
 use crate::policy::grammar::hosts::risks;
 use crate::policy::grammar::{Area, CapabilityKind, capability};
+use crate::policy::verdicts::approved::Approval;
 use crate::policy::verdicts::files::is_shared;
 use crate::policy::verdicts::{Decision, Narrower, RequestKind, Verdict};
 use crate::quantity::Limit;
@@ -70,6 +71,15 @@ pub fn policy(
     } else {
         out.push_str(&head(manifest, site, decision, places));
         out.push_str(&body);
+        if decision
+            .approval
+            .as_ref()
+            .is_some_and(Approval::is_by_policy)
+        {
+            out.push_str(
+                "\n# As in the policy that this one replaces.\n[approval]\nrequired = true\n",
+            );
+        }
     }
     out
 }

@@ -30,6 +30,8 @@ pub enum Question {
     /// Be started before its calls.
     Ready(String),
     Session(String),
+    /// Run because a person approved it.
+    Approved(String),
     /// By its name, and its version or a range of them.
     Package(String, Option<String>),
 }
@@ -47,10 +49,10 @@ pub struct ToolAccess {
 }
 
 /// `read:PATH`, `write:PATH` (absolute, plain), `reach:HOST`, with or without a port,
-/// `secret:NAME`, `ready:TOOL`, `session:TOOL`, or `package:NAME`, with or without `@VERSION`.
+/// `secret:NAME`, `ready:TOOL`, `session:TOOL`, `approved:TOOL`, or `package:NAME`, with or without `@VERSION`.
 pub fn question(text: &str) -> Result<Question, String> {
     let help = "ask read:PATH, write:PATH, reach:HOST[:PORT], secret:NAME, package:NAME[@VERSION], \
-        service:ID, ready:TOOL, session:TOOL or call:TOOL";
+        service:ID, ready:TOOL, session:TOOL, approved:TOOL or call:TOOL";
     let (verb, target) = text
         .split_once(':')
         .filter(|(_, target)| !target.is_empty())
@@ -73,6 +75,7 @@ pub fn question(text: &str) -> Result<Question, String> {
         "service" => Question::Service(target.to_owned()),
         "ready" => Question::Ready(target.to_owned()),
         "session" => Question::Session(target.to_owned()),
+        "approved" => Question::Approved(target.to_owned()),
         _ => return Err(help.to_owned()),
     })
 }
@@ -200,6 +203,15 @@ fn about(decision: &Decision, question: &Question, bases: &[PathBuf]) -> Vec<Too
             let grant = decision.sessions().filter(|_| names(decision, id));
             grant
                 .map(|it| ToolAccess::new("for one caller", it.text(), &it.rule, &it.why))
+                .into_iter()
+                .collect()
+        }
+        Question::Approved(id) => {
+            let approval = decision.approval.as_ref();
+            let approval = approval.filter(|it| it.is_met() && names(decision, id));
+            let what = "definition, code and grants".to_owned();
+            approval
+                .map(|it| ToolAccess::new("as it is", what, &it.required_by, &it.state.words()))
                 .into_iter()
                 .collect()
         }
@@ -466,6 +478,7 @@ pub fn text(question: &Question, answers: &[ToolAccess]) -> String {
         Question::Call(id) => format!("call {id}"),
         Question::Ready(id) => format!("be started before a call of {id}"),
         Question::Session(id) => format!("keep a session of {id}"),
+        Question::Approved(id) => format!("run as an approved {id}"),
         Question::Service(id) => format!("call the service {id}"),
         Question::Package(name, version) => {
             format!(

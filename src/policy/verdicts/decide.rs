@@ -1,6 +1,7 @@
 //! The decision: manifest ∩ policy ∩ host cap on this machine. Nothing is started, and no argument
 //! of a call is read.
 
+use super::approved::Approval;
 use super::capability::GrantedFiles;
 use super::ceiling::Ceilings;
 use super::decision::{Conditions, Decision, Governing, Grants, Identity, PackageDecision};
@@ -9,6 +10,7 @@ use super::hard_denials::HardDenials;
 use super::machine::Machine;
 use super::owner::{as_policy, refused_with};
 use super::shape::Shape;
+use super::tool_now::{ToolNow, approval_of, approval_of_run};
 use super::verdict::{Answers, Confirm, LimitVerdict, Need, Notes, RequestKind, Verdict};
 use super::written::written_areas;
 use super::{
@@ -233,17 +235,41 @@ impl Case<'_> {
             packages: self.packages(),
             limits,
             conditions,
+            approval: None,
             verdicts: answers.verdicts,
             notes,
             lacks: answers.lacks,
             lacks_below: Vec::new(),
             shape: Err(faults::in_process()),
         };
+        decision.approval = self.approval(&decision);
+        let note = decision.approval.as_ref().and_then(|it| it.note.clone());
+        decision.notes.all.extend(note);
+        if decision.approval.is_some() {
+            // What is resolved at a call was not approved.
+            let allowed = decision.packages.allowed.values_mut().flatten();
+            allowed.for_each(|allowed| allowed.rules.lock_required = true);
+        }
         decision.shape = match self.fault(&decision) {
             Some(fault) => Err(fault),
             None => self.shape(&decision).map(Arc::new),
         };
         decision
+    }
+
+    /// What a person approved of it, where that counts. What this binary brings needs no approval,
+    /// and source text is allowed by policy alone.
+    fn approval(&self, decision: &Decision) -> Option<Approval> {
+        let Subject { manifest, site, .. } = self.subject;
+        let required = self.policies.approval_rule(&manifest.id, &site.manifest);
+        if site.manifest.as_os_str().is_empty() {
+            site.script.as_ref()?;
+            return approval_of_run(required, self.owners);
+        }
+        (required.is_some() || manifest.approval.is_some()).then(|| {
+            let now = ToolNow::new(decision, manifest, site, self.policies);
+            approval_of(now, decision, manifest, self.policies, required)
+        })
     }
 
     fn identity(&self) -> Identity {
@@ -473,6 +499,7 @@ impl Case<'_> {
             .or_else(|| policy.map(|fault| faults::faulty_policy(fault, tool)))
             .or_else(|| faults::refusal(decision))
             .or_else(|| Some(self.policies.stops.of(tool).next()?.fault(tool)))
+            .or_else(|| decision.approval.as_ref()?.fault(&decision.identity.tool))
             .or_else(|| faults::unavailable(decision, self.subject.manifest))
     }
 
@@ -516,6 +543,7 @@ impl Case<'_> {
             calls: grants.calls.clone(),
             limits: limits::of_shape(&decision.limits),
             env: grants.variables.clone(),
+            approved: decision.approved_code().cloned(),
             require_cgroup: conditions.require_cgroup,
             observe: conditions.observe,
             stderr_is_error: conditions.stderr_is_error,

@@ -1,6 +1,7 @@
 //! The decision about one tool: every request with its answer, and the shape that enforces exactly
 //! those answers.
 
+use super::approved::Approval;
 use super::packages::Allowance;
 use super::shape::{Runtime, Shape, Variable};
 use super::verdict::{Confirm, LimitVerdict, Need, Notes, RequestKind, Verdict};
@@ -8,8 +9,8 @@ use crate::fault::{Fault, Kind};
 use crate::policy::grammar::capability::kind;
 use crate::policy::grammar::hosts::risks;
 use crate::policy::grammar::{
-    Access, CallGrant, CallerGrant, CapabilityKind, Ecosystem, Grant, HostGrant, Network,
-    PackageGrant, PackageRequirements, PassedOver, ReadyGrant, SecretGrant, ServiceGrant,
+    Access, ApprovedCode, CallGrant, CallerGrant, CapabilityKind, Ecosystem, Grant, HostGrant,
+    Network, PackageGrant, PackageRequirements, PassedOver, ReadyGrant, SecretGrant, ServiceGrant,
     SessionGrant,
 };
 use crate::quantity::Limit;
@@ -26,6 +27,8 @@ pub struct Decision {
     pub packages: PackageDecision,
     pub limits: Vec<LimitVerdict>,
     pub conditions: Conditions,
+    /// `None`: it runs whether or not a person approved it.
+    pub approval: Option<Approval>,
     pub verdicts: Vec<Verdict>,
     pub notes: Notes,
     pub lacks: Vec<Need>,
@@ -157,6 +160,7 @@ impl Decision {
         let Decision {
             identity,
             conditions,
+            approval,
             lacks,
             ..
         } = alias;
@@ -173,10 +177,18 @@ impl Decision {
             callers.retain(|caller| of_alias.iter().any(|other| other.name == caller.name));
         }
         self.lacks.extend(lacks);
+        if let Some(unmet) = approval.filter(|approval| !approval.is_met()) {
+            self.approval = Some(unmet);
+        }
         if let Some(fault) = refused {
             self.shape = Err(fault);
         }
         self
+    }
+
+    /// The copy of its code that runs in place of what lies there now.
+    pub fn approved_code(&self) -> Option<&Arc<ApprovedCode>> {
+        self.approval.as_ref()?.code()
     }
 
     /// A write below the call's own scratch, because of which the scratch has fewer rights.

@@ -2,6 +2,7 @@
 //! knows another; `decide` puts the answers together.
 
 pub mod advisories;
+pub mod approved;
 pub mod calls;
 pub mod capability;
 pub mod ceiling;
@@ -22,6 +23,7 @@ pub mod secrets;
 pub mod services;
 pub mod sessions;
 pub mod shape;
+pub mod tool_now;
 pub mod verdict;
 pub mod writable;
 pub mod written;

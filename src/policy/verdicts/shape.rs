@@ -2,13 +2,15 @@
 
 use crate::manifest::Language;
 use crate::policy::grammar::{
-    Area, CallGrant, Grant, Network, PackageGrant, ReadyGrant, SecretGrant, SessionGrant,
+    ApprovedCode, Area, CallGrant, Grant, Network, PackageGrant, ReadyGrant, SecretGrant,
+    SessionGrant,
 };
 pub use crate::quantity::Limits;
 use serde::{Deserialize, Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// An interpreter (or our own binary, for wasm) and all files it needs in view to run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -158,6 +160,9 @@ pub struct Shape {
     /// Source text may go on in sessions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sessions: Option<SessionGrant>,
+    /// The copy of its code that a person approved.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub approved: Option<Arc<ApprovedCode>>,
     /// What tools wrote or can write below what the call reads: nothing there is loaded as code.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub written: Vec<Area>,
@@ -188,8 +193,21 @@ impl Shape {
             text_output: false,
             ready: None,
             sessions: None,
+            approved: None,
             written: Vec::new(),
         }
+    }
+
+    /// Where the bytes lie that are shown at this path: in the approved copy, if that has it.
+    pub fn place_of(&self, path: &Path) -> PathBuf {
+        let approved = self.approved.as_ref();
+        approved.map_or_else(|| path.to_owned(), |code| code.place_of(path))
+    }
+
+    /// Where the script lies.
+    pub fn script_place(&self) -> PathBuf {
+        let script = self.script.as_deref();
+        self.place_of(script.unwrap_or(Path::new("")))
     }
 
     /// Whether a call may bring files: its script has a folder for them.

@@ -5,7 +5,7 @@ use crate::base::files;
 use crate::base::place::{Mounts, Place, Placed};
 use crate::policy::grammar::files::SCRIPT_FOLDER;
 use crate::policy::grammar::obeyed::publishes;
-use crate::policy::grammar::{Access, Grant, Opening};
+use crate::policy::grammar::{Access, Area, Grant, Opening};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Included, Unbounded};
@@ -60,6 +60,28 @@ impl WritablePath {
                 _ => place(grant.area.folder(), None),
             })
             .collect()
+    }
+
+    /// The files that can be written.
+    pub fn area(&self) -> Area {
+        match &self.names {
+            None => Area::Tree(self.tree.clone()),
+            Some(names) => Area::Names {
+                folder: self.tree.clone(),
+                names: names.clone(),
+            },
+        }
+    }
+
+    /// Whether a path is one of these, by its text.
+    pub fn takes(&self, path: &Path) -> bool {
+        let name = path.file_name().and_then(|name| name.to_str());
+        match &self.names {
+            None => path.starts_with(&self.tree),
+            Some(names) => {
+                path.parent() == Some(&self.tree) && name.is_some_and(|it| publishes(names, it))
+            }
+        }
     }
 
     /// Whether a file is one of these. `tree`: the place of this tree.

@@ -13,15 +13,7 @@ use std::path::Path;
 pub fn written_areas(shape: &Shape, near: &[WritablePath]) -> Vec<Area> {
     let own = WritablePath::of_grants(&shape.grants, &shape.tool);
     let counted = own.iter().chain(near).filter(|place| counts(shape, place));
-    let areas: BTreeSet<Area> = counted
-        .map(|place: &WritablePath| match &place.names {
-            None => Area::Tree(place.tree.clone()),
-            Some(names) => Area::Names {
-                folder: place.tree.clone(),
-                names: names.clone(),
-            },
-        })
-        .collect();
+    let areas: BTreeSet<Area> = counted.map(WritablePath::area).collect();
     areas
         .into_iter()
         .filter(|_| shape.runtime.language != Language::Wasm)

@@ -337,6 +337,7 @@ mod tests {
             uid,
             gid,
             no_exec: false,
+            source: None,
         };
         let mut limits = Limits::built_in();
         limits.set(Limit::WrittenBytes, 1 << 20);

@@ -364,21 +364,25 @@ impl Scratch {
     ) -> Result<(), Problem> {
         let names = fs::read_dir(format!("/proc/self/fd/{}", from.as_raw_fd()))
             .map_err(problem(format!("reading {}", stage.folder.display())))?;
+        // The view may show something else there than lies in the folder itself.
+        let shown = stage.show_rest.then(|| fs::read_dir(&stage.folder).ok());
+        let names = names.chain(shown.flatten().into_iter().flatten());
         let owner = nix::sys::stat::fstat(from)
             .map_err(problem("a staged folder"))?
             .st_uid;
-        let entries: Vec<_> = names
+        let entries: BTreeSet<_> = names
             .flatten()
             .map(|entry| stage.folder.join(entry.file_name()))
             .collect();
+        let visible: Vec<&PathBuf> = if stage.show_rest {
+            entries.iter().collect()
+        } else {
+            stage.shown.iter().collect()
+        };
         // What stays visible is bound before the copy covers it: each entry with its own access,
         // and mounts in it.
         let mut rest = Vec::new();
-        for path in if stage.show_rest {
-            &entries
-        } else {
-            &stage.shown
-        } {
+        for path in visible {
             // Not through a link, which could lead to anything in the view.
             let Ok(file) = files::without_links(path, OFlag::O_PATH) else {
                 continue;

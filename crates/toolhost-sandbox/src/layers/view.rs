@@ -280,7 +280,8 @@ fn bind(path: &Path, recursive: bool, attributes: u64) -> Result<OwnedFd, Proble
 /// below it).
 fn plan_grant(wanted: &Mount, users: &mut Users) -> Result<Planned, Problem> {
     let name = wanted.path.display();
-    let opened = files::without_links(&wanted.path, OFlag::O_PATH);
+    let place = wanted.place_of(&wanted.path);
+    let opened = files::without_links(&place, OFlag::O_PATH);
     let file = opened.map_err(Problem::of_path("view", format!("opening {name}")))?;
     let stat = fstat(&file).map_err(problem(format!("looking at {name}")))?;
     if (stat.st_dev, stat.st_ino) != (wanted.device, wanted.inode) {
@@ -556,6 +557,7 @@ mod tests {
             uid,
             gid,
             no_exec: false,
+            source: None,
         };
         let mut users = Users::new(
             Identity {

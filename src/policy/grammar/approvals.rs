@@ -1,0 +1,221 @@
+//! `approvals.toml`, beside the policies: what a person agreed to run, as digests. `toolhost approve`
+//! writes it.
+
+use super::area::Area;
+use super::document::FileProblem;
+use crate::base::text;
+use crate::manifest::{At, Code as ProblemCode, Selector, Severity};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+pub const APPROVALS_FILE: &str = "approvals.toml";
+
+/// SHA-256 of each part, hex. A part that the subject does not have is absent.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Digests {
+    /// Of the manifest, as canonical JSON (RFC 8785).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub definition: Option<String>,
+    /// Of all files of its folder, and of those that it reads by `base:`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
+    /// Of the files that say which packages it has. They are part of the code.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lock: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grants: Option<String>,
+}
+
+impl Digests {
+    /// The names of the parts that differ.
+    pub fn changed(&self, now: &Digests) -> Vec<&'static str> {
+        let parts = [
+            ("definition", &self.definition, &now.definition),
+            ("code", &self.code, &now.code),
+            ("lock", &self.lock, &now.lock),
+            ("grants", &self.grants, &now.grants),
+        ];
+        let changed = parts.into_iter().filter(|(_, before, now)| before != now);
+        changed.map(|(name, ..)| name).collect()
+    }
+
+    /// The digest that a manifest names: of definition and code, whatever a policy grants.
+    pub fn pin(&self) -> String {
+        digest(&(&self.definition, &self.code))
+    }
+}
+
+/// What one person approved: a tool (`id@version`), or a set with the names that are in it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ApprovalRecord {
+    pub of: String,
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub names: BTreeSet<String>,
+    #[serde(default)]
+    pub digests: Digests,
+    /// The interpreter, which is not part of what was approved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runtime: Option<String>,
+    pub by: String,
+    pub at: String,
+    pub why: String,
+}
+
+impl ApprovalRecord {
+    /// Who approved it, when and why, in words.
+    pub fn text(&self) -> String {
+        text::printable(&format!("by {} at {}: {}", self.by, self.at, self.why))
+    }
+
+    pub fn to_toml(&self) -> Result<String, String> {
+        toml::to_string(self).map_err(|error| error.to_string())
+    }
+
+    /// Whether the record is of this tool or set, or of a tool of the set.
+    pub fn is_of(&self, name: &str) -> bool {
+        let id = self.of.split('@').next().unwrap_or_default();
+        let set = Selector::try_from(name.to_owned());
+        self.of == name || id == name || set.is_ok_and(|set| set.matches(id))
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Approvals {
+    #[serde(default, rename = "approval")]
+    pub list: Vec<ApprovalRecord>,
+}
+
+impl Approvals {
+    pub fn parse(text: &str, file: &Path) -> Result<Approvals, FileProblem> {
+        toml::from_str(text).map_err(|error| {
+            let before = error.span().and_then(|span| text.get(..span.start));
+            let line = before.map_or(0, |text| text.matches('\n').count() + 1);
+            let column = usize::from(line > 0);
+            let message = format!("not a list of approvals: {}", error.message());
+            let code = ProblemCode::Schema;
+            FileProblem::new(
+                file,
+                Severity::Error,
+                code,
+                "",
+                At { line, column },
+                message,
+            )
+        })
+    }
+
+    pub fn find(&self, of: &str) -> Option<&ApprovalRecord> {
+        self.list.iter().find(|record| record.of == of)
+    }
+}
+
+/// SHA-256 over the canonical JSON of a value.
+pub fn digest(value: &impl Serialize) -> String {
+    let text = serde_json_canonicalizer::to_vec(value).expect("plain data is JSON");
+    crate::base::sha256_hex(&text)
+}
+
+/// Where the code of a tool lies.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CodePlaces {
+    /// The tool's own folder, and the base of its script: paths are named relative to them, so that
+    /// they are the same on every machine.
+    pub folder: PathBuf,
+    pub base: PathBuf,
+    /// Of this file counts what it says, and not how that is written.
+    pub manifest: PathBuf,
+    pub areas: Vec<Area>,
+}
+
+impl CodePlaces {
+    /// The area as it is named on every machine: `./lib/**`, `base:/shared/**`.
+    pub fn portable(&self, area: &Area) -> String {
+        let own = area.moved(&self.folder, Path::new("."));
+        let shared = || {
+            let is_known = !self.base.as_os_str().is_empty();
+            let moved = area.moved(&self.base, Path::new("base:"));
+            moved.filter(|_| is_known)
+        };
+        own.or_else(shared).as_ref().unwrap_or(area).text()
+    }
+
+    /// The path of a file with this portable name.
+    pub fn path(&self, name: &str) -> PathBuf {
+        match (name.strip_prefix("./"), name.strip_prefix("base:/")) {
+            (Some(own), _) => self.folder.join(own),
+            (_, Some(shared)) => self.base.join(shared),
+            _ => PathBuf::from(name),
+        }
+    }
+}
+
+/// What lies there: each file by its portable name, with its digest.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Code {
+    pub files: BTreeMap<String, String>,
+}
+
+/// Looks at the folders of tools, at most once for each state of the registry.
+pub trait CodeFolders: Debug + Send + Sync {
+    /// The code that lies there now. The error is for the person.
+    fn look(&self, places: &CodePlaces) -> Arc<Result<Code, String>>;
+
+    /// The copy of this code, made where it is missing.
+    fn copy(&self, places: &CodePlaces, code: &Code) -> Result<Arc<ApprovedCode>, String>;
+
+    /// What the last approval of this record was about, if this host knows.
+    fn recall(&self, record: &ApprovalRecord) -> Option<Value>;
+
+    fn remember(&self, record: &ApprovalRecord, details: &Value) -> Result<(), String>;
+}
+
+/// The copy of approved code, which runs whatever lies in the folders of its tool by now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ApprovedCode {
+    pub copies: Vec<CopiedArea>,
+    /// What tools write there, now or before: shown as it is.
+    pub live: Vec<PathBuf>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CopiedArea {
+    pub area: Area,
+    /// Where the copy of the area's path lies.
+    pub copy: PathBuf,
+}
+
+impl ApprovedCode {
+    /// Where the copy of an area lies. `None`: it has none.
+    pub fn copy_of(&self, area: &Area) -> Option<Area> {
+        let is_live = self.live.iter().any(|tree| area.path().starts_with(tree));
+        let mut holding = self
+            .copies
+            .iter()
+            .filter(|copied| area.within(&copied.area));
+        let copied = holding.next().filter(|_| !is_live)?;
+        area.moved(copied.area.path(), &copied.copy)
+    }
+
+    /// Where the bytes lie that are shown at this path.
+    pub fn place_of(&self, path: &Path) -> PathBuf {
+        let copy = self.copy_of(&Area::File(path.to_owned()));
+        copy.map_or_else(|| path.to_owned(), |copy| copy.path().to_owned())
+    }
+
+    /// Where a path of the copy is shown.
+    pub fn shown(&self, copy: &Path) -> PathBuf {
+        let shown = self.copies.iter().find_map(|copied| {
+            let below = copy.strip_prefix(&copied.copy).ok()?;
+            let top = copied.area.path().components();
+            Some(top.chain(below.components()).collect())
+        });
+        shown.unwrap_or_else(|| copy.to_owned())
+    }
+}

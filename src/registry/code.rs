@@ -68,7 +68,9 @@ struct CopyRecord {
     files: usize,
 }
 
-type Cell<T> = Arc<OnceLock<T>>;
+/// Values that are each made once.
+type Once<K, T> = Mutex<BTreeMap<K, Arc<OnceLock<T>>>>;
+type LookedAt = Arc<Result<Code, String>>;
 
 /// The folders of one state of the registry.
 #[derive(Debug)]
@@ -77,9 +79,9 @@ pub(super) struct Folders {
     written: WritablePaths,
     /// `None`: this host keeps no records.
     store: Option<PathBuf>,
-    looked: Mutex<BTreeMap<CodePlaces, Cell<Arc<Result<Code, String>>>>>,
+    looked: Once<CodePlaces, LookedAt>,
     /// By their keys.
-    copies: Mutex<BTreeMap<String, Cell<Result<Kept, String>>>>,
+    copies: Once<String, Result<Kept, String>>,
 }
 
 impl CodeFolders for Folders {

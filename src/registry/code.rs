@@ -180,7 +180,7 @@ impl Folders {
         Ok(reader.code)
     }
 
-    /// Where tools write in these places. What lies there is no code.
+    /// Where tools write in these places. What lies there is not code.
     fn written_in(&self, places: &CodePlaces) -> Result<Vec<WritablePath>, String> {
         let mut found = Vec::new();
         for area in &places.areas {
@@ -225,7 +225,7 @@ impl Reader<'_> {
         for entry in entries {
             match entry {
                 Ok(entry) => self.add(&entry, &shown(&entry), area)?,
-                // A file that is not there is no part of it.
+                // A missing file is left out.
                 Err(why) if why.depth() == 0 && is_missing(&why) => {}
                 Err(why) => return Err(text::printable(&why.to_string())),
             }

@@ -203,7 +203,7 @@ pub fn approval_of_run(required: Option<&Policy>, owners: &[Decision]) -> Option
     Some(of_owner.filter(|_| all).unwrap_or_else(missing))
 }
 
-/// How a tool is no longer as its manifest, or the record of a person, says.
+/// How a tool differs from what its manifest, or the record of a person, says.
 fn changed(
     now: &ToolNow,
     manifest: &Manifest,

@@ -2,7 +2,7 @@
 //! launcher from the clock, from its messages and from what the kernel counts.
 
 use crate::account::processes::{
-    ProcessKey, ProcessSnapshot, Thread, signal_all, switches, thread_ms, threads_of_the_call,
+    ProcessKey, ProcessSnapshot, signal_all, switches, thread_ms, threads_of_the_call,
 };
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
@@ -162,8 +162,10 @@ impl Stopping {
         let Some(since) = self.since.filter(|_| self.holders == 0) else {
             return Ok(());
         };
-        let may_fork = |thread: &Thread| !thread.is_ending && matches!(thread.state, 'R' | 'S');
-        if since.elapsed() < LONGEST_FORK && threads_of_the_call()?.iter().any(may_fork) {
+        let forks = threads_of_the_call()?
+            .iter()
+            .any(|thread| !thread.is_ending && matches!(thread.state, 'R' | 'S'));
+        if forks && since.elapsed() < LONGEST_FORK {
             return Ok(());
         }
         self.since = None;

@@ -430,6 +430,14 @@ fn what_is_too_large_or_no_plain_code_is_refused_and_says_how_to_go_on() {
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRUSR).unwrap();
     refused("a pipe", "remove it");
     fs::remove_file(&pipe).unwrap();
+    playground.tool_at("esc:flat", "python", "flat.py", "print(1)\n", json!({}));
+    playground.settle();
+    let flat = playground.cli(&["approve", "esc:flat", "--why", "w", "--yes"]);
+    assert!(
+        flat.stderr.contains("a folder of its own"),
+        "{}",
+        flat.stderr
+    );
     // As much in the folder that it writes is no code.
     let results = folder.join("out/large.bin");
     fs::File::create(&results)
@@ -565,4 +573,22 @@ fn a_module_and_tools_without_code_are_approved_too() {
     playground.expect("esc:name", "{}", CHANGED);
     fs::write(&module, text).unwrap();
     playground.expect("esc:name", "{}", "ok 1");
+    // A resource shows the file that was approved.
+    let handler = json!({"type": "resource", "uri": "doc://page", "file": "page.txt"});
+    let mut resource = manifest("esc:page", handler, json!({}));
+    resource.as_object_mut().unwrap().remove("parameters");
+    let folder = playground.path("user_scripts/page");
+    fs::create_dir(&folder).unwrap();
+    fs::write(folder.join("page.resource.json"), resource.to_string()).unwrap();
+    fs::write(folder.join("page.txt"), "good").unwrap();
+    approve(&playground, &["esc:page"]);
+    let shown = playground.call("esc:page", "{}");
+    assert!(
+        shown.out.to_string().contains("good"),
+        "{}{}",
+        shown.out,
+        shown.stderr
+    );
+    fs::write(folder.join("page.txt"), "evil").unwrap();
+    playground.expect("esc:page", "{}", CHANGED);
 }

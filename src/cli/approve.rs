@@ -207,13 +207,13 @@ impl Approving<'_> {
         }));
         self.write("approved", &records, |document| {
             for record in &records {
-                let gone = |of: &str| of == record.of || self.is_replaced(of, record);
-                remove(document, &gone);
+                remove(document, &|of| {
+                    of == record.of || self.is_replaced(of, record)
+                });
                 add(document, record)?;
             }
             Ok(())
         })?;
-        self.say_unrequired(tools);
         Ok(Exit::Ok.into())
     }
 
@@ -231,21 +231,6 @@ impl Approving<'_> {
         let folders = policies.code.as_ref();
         let kept = folders.map(|folders| folders.remember(record, &now.details));
         kept.unwrap_or(Ok(())).map_err(refused)
-    }
-
-    fn say_unrequired(&self, tools: &[Arc<Tool>]) {
-        for tool in tools {
-            let rule = self
-                .known
-                .policies
-                .approval_rule(&tool.manifest.id, &tool.site.manifest);
-            if rule.is_none() {
-                words::note(&format!(
-                    "{}: no policy requires that it is approved: [approval] required = true does",
-                    tool.reference()
-                ));
-            }
-        }
     }
 
     fn revoke(&self, name: &str) -> anyhow::Result<ExitCode> {

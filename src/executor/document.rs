@@ -53,12 +53,8 @@ impl Executor for Documents {
                             resource["text"] = json!(fill(text, "{{", "}}", &call.input, quoted))
                         }
                         Body::File(path) => {
-                            let copy = call.site.script.as_deref();
-                            let copy = copy.and_then(|copy| copy.parent().zip(copy.file_name()));
-                            let (folder, path) = match copy {
-                                Some((folder, name)) => (folder.to_owned(), name.into()),
-                                None => (call.site.folder.clone(), path.clone()),
-                            };
+                            let folder = call.site.folder.clone();
+                            let path = path.clone();
                             let read = tokio::task::spawn_blocking(move || {
                                 registry::read_beneath(&folder, &path, MAX_FILE_BYTES)
                             });

@@ -31,7 +31,7 @@ pub use grammar::stops::named as stop_selector;
 pub use grammar::{
     Access, Advisories, AllowedValue, ApprovalRecord, Approvals, ApprovedCode, Area, Breaker,
     CallGrant, CallbackRule, CallbackUrl, CallerGrant, CallerRule, Callers, Capability, Code,
-    CodeFolders, CodePlaces, CopiedArea, DeniedPackage, Digests, FileProblem, FileRules, Folder,
+    CodeFolders, CodePlaces, CopiedTree, DeniedPackage, Digests, FileProblem, FileRules, Folder,
     Grant, Grantable, HeaderRule, HostGrant, Mode, NamedRuntime, Network, Opening, PackageGrant,
     PackageRules, PackagesAllowed, ParameterRule, PassedOver, Policies, Policy, ReadyGrant, Rule,
     SESSIONS_LINE, SecretGrant, SecretSource, Selector, ServiceGrant, ServiceRule, SessionGrant,

@@ -4,7 +4,7 @@ use crate::base::store::{self, ContentStore, Limits, RecordKind, Tree};
 use crate::base::{files, lock, text};
 use crate::manifest;
 use crate::policy::{
-    self, ApprovalRecord, ApprovedCode, Area, Code, CodeFolders, CodePlaces, CopiedArea,
+    self, ApprovalRecord, ApprovedCode, Area, Code, CodeFolders, CodePlaces, CopiedTree,
     WritablePath, WritablePaths,
 };
 use crate::quantity::MAX_DEFINITION_BYTES;
@@ -13,13 +13,12 @@ use nix::fcntl::OFlag;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File, OpenOptions};
+use std::fmt::Display;
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 use walkdir::{DirEntry, WalkDir};
 
 /// The folder of the copies, beside the records of this host.
@@ -31,17 +30,12 @@ const MAX_BYTES: u64 = 64 << 20;
 const CACHE: &str = "__pycache__";
 /// Where a tree is made, in the folder of its work.
 const MADE: &str = "code";
-/// Most entries that are looked at, so that a folder without end is refused.
-const MAX_ENTRIES: usize = 4 * MAX_FILES;
 const TOO_LARGE: &str = "more than 5,000 files or 64 MiB cannot be approved: move data, which people \
     edit, into a folder outside (a policy grants it by its path), packages into a lock, and the rest \
     into tools of their own";
 const VENV: &str = "a virtual environment cannot be approved: remove it, and put a lock beside the \
     script (`toolhost deps lock`)";
 const MEANWHILE: &str = "it changed while it was copied: try again";
-/// How long to wait for another host that makes the same copy.
-const PATIENCE: Duration = Duration::from_secs(60);
-
 const COPY: RecordKind = RecordKind {
     mark: b"thcopy1\n",
     ending: ".copy",
@@ -95,14 +89,13 @@ impl CodeFolders for Folders {
 
     fn copy(&self, places: &CodePlaces, code: &Code) -> Result<Arc<ApprovedCode>, String> {
         let points = self.written_in(places)?;
-        let names = points.iter().map(|it| places.portable(&it.area()));
-        let areas = places.areas.iter().map(|area| places.portable(area));
-        let key = (
-            &code.files,
-            areas.collect::<Vec<_>>(),
-            names.collect::<BTreeSet<_>>(),
-        );
-        let key = policy::digest(&key)[..32].to_owned();
+        let names: BTreeSet<String> = points
+            .iter()
+            .map(|it| places.portable(&it.area()))
+            .collect();
+        let trees = places.trees.iter().cloned().map(Area::Tree);
+        let trees: Vec<String> = trees.map(|tree| places.portable(&tree)).collect();
+        let key = policy::digest(&(&code.files, trees, names))[..32].to_owned();
         let cell = lock(&self.copies).entry(key.clone()).or_default().clone();
         let kept = cell.get_or_init(|| {
             let making = Making {
@@ -113,9 +106,8 @@ impl CodeFolders for Folders {
             };
             making.kept(&self.open()?)
         });
-        kept.as_ref()
-            .map(|(copy, _)| copy.clone())
-            .map_err(String::clone)
+        let copy = kept.as_ref().map(|(copy, _)| copy.clone());
+        copy.map_err(String::clone)
     }
 
     fn recall(&self, record: &ApprovalRecord) -> Option<Value> {
@@ -174,30 +166,34 @@ impl Folders {
             code: Code::default(),
             bytes: 0,
         };
-        for area in &places.areas {
-            reader.area(area, area.path())?;
+        for tree in &places.trees {
+            reader.tree(tree, tree)?;
         }
         Ok(reader.code)
     }
 
-    /// Where tools write in these places. What lies there is not code.
+    /// Where tools write in these places: what lies there is data.
     fn written_in(&self, places: &CodePlaces) -> Result<Vec<WritablePath>, String> {
         let mut found = Vec::new();
-        for area in &places.areas {
-            for point in self.written.around(area.folder()) {
-                if point.names.is_none() && area.folder() == point.tree {
-                    let folder = text::path(area.folder());
-                    let who = point.writer();
-                    return Err(format!("{folder}: {who} here, so nothing here is approved"));
-                }
-                found.push(point);
+        for tree in &places.trees {
+            let around = self.written.around(tree);
+            if let Some(all) = around
+                .iter()
+                .find(|it| it.names.is_none() && it.tree == *tree)
+            {
+                let tree = text::path(tree);
+                return Err(format!(
+                    "{tree}: {} here, so nothing here is approved",
+                    all.writer()
+                ));
             }
+            found.extend(around);
         }
         Ok(found)
     }
 }
 
-/// Reads the files of some areas.
+/// Reads the files of some trees.
 struct Reader<'a> {
     places: &'a CodePlaces,
     written: &'a [WritablePath],
@@ -205,31 +201,65 @@ struct Reader<'a> {
     bytes: u64,
 }
 
+/// A file or folder, and the path by which it is known.
+struct Found {
+    entry: DirEntry,
+    path: PathBuf,
+}
+
+impl Found {
+    fn new(entry: &DirEntry, tree: &Path, at: &Path) -> Found {
+        let below = entry.path().strip_prefix(at).unwrap_or(Path::new(""));
+        Found {
+            path: tree.components().chain(below.components()).collect(),
+            entry: entry.clone(),
+        }
+    }
+
+    /// What a person reads why it is refused.
+    fn why(&self, why: impl Display) -> String {
+        text::printable(&format!("{}: {why}", text::path(&self.path)))
+    }
+}
+
 impl Reader<'_> {
-    /// Reads an area, or its copy at `at`.
-    fn area(&mut self, area: &Area, at: &Path) -> Result<(), String> {
-        let depth = match area {
-            Area::Names { .. } => 1,
-            _ => usize::MAX,
-        };
-        let shown = |entry: &DirEntry| -> PathBuf {
-            let below = entry.path().strip_prefix(at).unwrap_or(Path::new(""));
-            area.path().components().chain(below.components()).collect()
-        };
-        let counts = |entry: &DirEntry| {
-            let path = shown(entry);
-            entry.file_name() != CACHE && !self.written.iter().any(|point| point.takes(&path))
-        };
-        let walk = WalkDir::new(at).max_depth(depth).into_iter();
-        let entries: Vec<_> = walk.filter_entry(counts).take(MAX_ENTRIES).collect();
-        for entry in entries {
-            match entry {
-                Ok(entry) => self.add(&entry, &shown(&entry), area)?,
-                // A missing file is left out.
-                Err(why) if why.depth() == 0 && is_missing(&why) => {}
-                Err(why) => return Err(text::printable(&why.to_string())),
+    /// Reads a tree, or its copy at `at`.
+    fn tree(&mut self, tree: &Path, at: &Path) -> Result<(), String> {
+        let written = self.written;
+        let walk = WalkDir::new(at).into_iter().filter_entry(|entry| {
+            let path = Found::new(entry, tree, at).path;
+            entry.file_name() != CACHE && !written.iter().any(|point| point.takes(&path))
+        });
+        for entry in walk {
+            let entry = entry.map_err(|why| text::printable(&why.to_string()))?;
+            self.add(&Found::new(&entry, tree, at))?;
+            if self.code.files.len() > MAX_FILES || self.bytes > MAX_BYTES {
+                return Err(format!("{}: {TOO_LARGE}", text::path(tree)));
             }
         }
+        Ok(())
+    }
+
+    fn add(&mut self, found: &Found) -> Result<(), String> {
+        let Found { entry, path } = found;
+        if entry.file_type().is_dir() {
+            let is_venv = entry.path().join("pyvenv.cfg").symlink_metadata().is_ok();
+            return (!is_venv).then_some(()).ok_or_else(|| found.why(VENV));
+        }
+        if !path.to_str().is_some_and(text::is_printable) {
+            return Err(found.why("rename it: its name is not plain text"));
+        }
+        let facts = if entry.path_is_symlink() {
+            let target = fs::read_link(entry.path()).map_err(|e| found.why(e))?;
+            format!("link to {}", target.to_string_lossy())
+        } else {
+            let opened = open(entry.path()).map_err(|why| found.why(why))?;
+            let digest = self.digest(&opened, path).map_err(|e| found.why(e))?;
+            let runs = if opened.runs { ", may be run" } else { "" };
+            digest + runs
+        };
+        let name = self.places.portable(&Area::File(path.to_owned()));
+        self.code.files.insert(name, facts);
         Ok(())
     }
 
@@ -240,36 +270,6 @@ impl Reader<'_> {
         let (digest, bytes) = store::digest(&opened.file)?;
         self.bytes += bytes;
         Ok(crate::base::hex(&digest))
-    }
-
-    fn add(&mut self, entry: &DirEntry, path: &Path, area: &Area) -> Result<(), String> {
-        let failed = |why: &str| format!("{}: {why}", text::path(path));
-        if entry.file_type().is_dir() {
-            let is_venv = entry.path().join("pyvenv.cfg").symlink_metadata().is_ok();
-            return (!is_venv).then_some(()).ok_or_else(|| failed(VENV));
-        }
-        if !area.holds(path) {
-            return Ok(());
-        }
-        if !path.to_str().is_some_and(text::is_printable) {
-            return Err(failed("rename it: its name is not plain text"));
-        }
-        let facts = if entry.path_is_symlink() {
-            let target = fs::read_link(entry.path()).map_err(|e| failed(&e.to_string()))?;
-            format!("link to {}", target.to_string_lossy())
-        } else {
-            let opened = open(entry.path(), area.folder()).map_err(|why| failed(&why))?;
-            let read = self.digest(&opened, path);
-            let digest = read.map_err(|e| failed(&e.to_string()))?;
-            let runs = if opened.runs { ", may be run" } else { "" };
-            digest + runs
-        };
-        let name = self.places.portable(&Area::File(path.to_owned()));
-        self.code.files.insert(name, facts);
-        if self.code.files.len() > MAX_FILES || self.bytes > MAX_BYTES {
-            return Err(format!("{}: {TOO_LARGE}", text::path(area.folder())));
-        }
-        Ok(())
     }
 }
 
@@ -283,11 +283,6 @@ fn of_manifest(file: &File) -> io::Result<String> {
     })
 }
 
-fn is_missing(why: &walkdir::Error) -> bool {
-    why.io_error()
-        .is_some_and(|e| e.kind() == io::ErrorKind::NotFound)
-}
-
 struct Opened {
     file: File,
     runs: bool,
@@ -295,17 +290,20 @@ struct Opened {
 
 /// Opens a file as a tool could read it: root could read every file, but a tool reads those of its
 /// folder's owner, and those that all may read.
-fn open(path: &Path, folder: &Path) -> Result<Opened, String> {
+fn open(path: &Path) -> io::Result<Opened> {
     let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
-    let file = files::without_links(path, flags).map_err(|errno| errno.desc().to_owned())?;
-    let file = File::from(file);
-    let facts = file.metadata().map_err(|e| e.to_string())?;
+    let file = File::from(files::without_links(path, flags)?);
+    let facts = file.metadata()?;
     if !facts.is_file() {
-        return Err("neither a file, a folder nor a link: remove it".to_owned());
+        return Err(io::Error::other(
+            "neither a file, a folder nor a link: remove it",
+        ));
     }
-    let is_open = facts.mode() & 0o4 != 0 || !identity::real_root();
-    if !is_open && folder.metadata().map_or(true, |it| it.uid() != facts.uid()) {
-        return Err("only its owner may read it: `chmod o+r` it, or move it elsewhere".to_owned());
+    let owner = path.parent().unwrap_or(path).metadata()?.uid();
+    if facts.mode() & 0o4 == 0 && identity::real_root() && owner != facts.uid() {
+        return Err(io::Error::other(
+            "only its owner may read it: chmod o+r, or move it",
+        ));
     }
     let runs = facts.mode() & 0o111 != 0;
     Ok(Opened { file, runs })
@@ -324,22 +322,14 @@ type Kept = (Arc<ApprovedCode>, File);
 
 impl Making<'_> {
     fn kept(&self, store: &ContentStore) -> Result<Kept, String> {
-        let until = Instant::now() + PATIENCE;
-        loop {
-            if let Some(found) = self.find(store) {
-                return Ok(found);
-            }
-            let made = store.lock(self.key).and_then(|lock| match lock {
-                Some(_lock) => self.make(store).map(|()| true),
-                None => Ok(false),
-            });
-            match made {
-                Ok(true) => return self.find(store).ok_or_else(|| MEANWHILE.to_owned()),
-                Ok(false) if Instant::now() < until => sleep(Duration::from_millis(20)),
-                Ok(false) => return Err("another host copies it for too long".to_owned()),
-                Err(why) => return Err(format!("it cannot be copied: {why}")),
-            }
+        if let Some(found) = self.find(store) {
+            return Ok(found);
         }
+        let failed = |why: io::Error| format!("it cannot be copied: {why}");
+        // Held by whoever copies it at the same moment, too, which loses nothing.
+        let _lock = store.lock(self.key).map_err(failed)?;
+        self.make(store).map_err(failed)?;
+        self.find(store).ok_or_else(|| MEANWHILE.to_owned())
     }
 
     /// The copy that is there, if it is what was approved.
@@ -353,28 +343,23 @@ impl Making<'_> {
             code: Code::default(),
             bytes: 0,
         };
-        for CopiedArea { area, copy } in &code.copies {
-            reader.area(area, copy).ok()?;
+        for CopiedTree { tree, copy } in &code.copies {
+            reader.tree(tree, copy).ok()?;
         }
         (reader.code == *self.code).then(|| (Arc::new(code), lease))
     }
 
-    /// The copy in this folder. Areas of one folder lie together, so that files find each other.
-    fn code_at(&self, tree: &Path) -> ApprovedCode {
-        let areas = &self.places.areas;
-        let copies = areas.iter().map(|area| {
-            let first = areas.iter().position(|it| it.folder() == area.folder());
-            let folder = tree.join(first.unwrap_or_default().to_string());
-            let below = area.path().strip_prefix(area.folder());
-            let parts = below.unwrap_or(Path::new("")).components();
-            CopiedArea {
-                area: area.clone(),
-                copy: folder.components().chain(parts).collect(),
-            }
-        });
+    /// The copy in this folder.
+    fn code_at(&self, top: &Path) -> ApprovedCode {
+        let trees = self.places.trees.iter().enumerate();
         let live = self.points.iter().filter(|point| point.names.is_none());
         ApprovedCode {
-            copies: copies.collect(),
+            copies: trees
+                .map(|(number, tree)| CopiedTree {
+                    tree: tree.clone(),
+                    copy: top.join(number.to_string()),
+                })
+                .collect(),
             live: live.map(|point| point.tree.clone()).collect(),
         }
     }
@@ -383,23 +368,17 @@ impl Making<'_> {
     fn make(&self, store: &ContentStore) -> io::Result<()> {
         let work = store.begin_tree(self.key)?;
         let top = work.path.join(MADE);
-        fs::create_dir(&top)?;
         let mut bytes = 0;
-        for CopiedArea { area, copy } in self.code_at(&top).copies {
-            let to = |path: &Path| -> PathBuf {
-                let below = path.strip_prefix(area.path()).unwrap_or(Path::new(""));
-                copy.components().chain(below.components()).collect()
-            };
-            let trees = self.points.iter().map(|point| &point.tree);
-            let trees = trees.filter(|tree| tree.starts_with(area.path()));
-            let folder = matches!(area, Area::File(_)).then(|| copy.parent());
-            fs::create_dir_all(folder.flatten().unwrap_or(&copy))?;
-            trees
-                .map(|tree| to(tree))
-                .try_for_each(fs::create_dir_all)?;
+        for copied in self.code_at(&top).copies {
+            fs::create_dir_all(&copied.copy)?;
+            let points = self.points.iter().map(|point| &point.tree);
+            let points = points.filter_map(|tree| copied.copy_of(tree));
+            points.into_iter().try_for_each(fs::create_dir_all)?;
             let paths = self.code.files.keys().map(|name| self.places.path(name));
-            for path in paths.filter(|path| area.holds(path)) {
-                bytes += copy_file(&path, &to(&path), area.folder())?;
+            for path in paths {
+                if let Some(to) = copied.copy_of(&path) {
+                    bytes += copy_file(&path, &to)?;
+                }
             }
         }
         store.keep_tree(&work, MADE)?;
@@ -413,13 +392,13 @@ impl Making<'_> {
 }
 
 /// Copies one file or link. Returns its bytes.
-fn copy_file(from: &Path, to: &Path, folder: &Path) -> io::Result<u64> {
+fn copy_file(from: &Path, to: &Path) -> io::Result<u64> {
     fs::create_dir_all(to.parent().unwrap_or(to))?;
     if from.is_symlink() {
         return symlink(fs::read_link(from)?, to).map(|()| 0);
     }
-    let mut opened = open(from, folder).map_err(io::Error::other)?;
-    let mut copy = OpenOptions::new().write(true).create_new(true).open(to)?;
+    let mut opened = open(from)?;
+    let mut copy = File::create_new(to)?;
     let bytes = io::copy(&mut opened.file, &mut copy)?;
     let mode = if opened.runs { 0o555 } else { 0o444 };
     copy.set_permissions(fs::Permissions::from_mode(mode))?;

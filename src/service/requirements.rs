@@ -141,12 +141,9 @@ impl ScriptOfTool<'_> {
         snapshot: &Snapshot,
     ) -> Option<Result<Option<PackageRequirements>, FileProblem>> {
         let code = decision.approved_code()?;
-        let script = code.place_of(self.site.script.as_deref()?);
-        let own = code.copy_of(&policy::Area::Tree(self.site.folder.clone()));
-        let folder = own.as_ref().map(policy::Area::path).or(script.parent())?;
         let copied = ToolPaths {
-            folder: folder.to_owned(),
-            script: Some(script.clone()),
+            folder: code.place_of(&self.site.folder),
+            script: Some(code.place_of(self.site.script.as_deref()?)),
             ..self.site.clone()
         };
         let copied = ScriptOfTool {

@@ -23,9 +23,7 @@ use crate::base::semaphore::Permit;
 use crate::base::text::printable;
 use crate::executor::method::{self, Method, ScriptMethod};
 use crate::executor::{CallDeadline, Executor, SessionId};
-use crate::manifest::{
-    ClientTool, Document, Handler, Language, Manifest, ToolPaths, arguments, environment,
-};
+use crate::manifest::{ClientTool, Handler, Language, Manifest, ToolPaths, arguments, environment};
 use crate::packages::FileStamps;
 use crate::policy::InputFile;
 use crate::quantity::{Limit, MIB};
@@ -170,15 +168,13 @@ impl Decided {
         found.map(|tool| tool.reference()).chain(owners).collect()
     }
 
-    /// Where its files lie. The file of a document is that of the approved copy.
+    /// Where its files lie: of a document, in the approved copy.
     pub fn site(&self) -> ToolPaths {
         let site = self.code.site.clone();
         let code = self.decided.decision.approved_code();
-        let file = self.found.tool.manifest.document().and_then(Document::file);
-        let copied = code.zip(file);
-        let copied = copied.map(|(code, file)| code.place_of(&site.folder.join(file)));
+        let code = code.filter(|_| self.found.tool.manifest.document().is_some());
         ToolPaths {
-            script: copied.or(site.script),
+            folder: code.map_or(site.folder.clone(), |code| code.place_of(&site.folder)),
             ..site
         }
     }

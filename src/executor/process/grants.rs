@@ -15,7 +15,7 @@ use crate::base::text::printable;
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
 use crate::policy::{
-    self, Access, ApprovedCode, Area, CopiedArea, Grant, Opening, ReadFile, Script, Shape, literal,
+    self, Access, ApprovedCode, Area, CopiedTree, Grant, Opening, ReadFile, Script, Shape, literal,
     name_matches,
 };
 use crate::quantity::{MAX_SCRIPT_BYTES, MAX_SNAPSHOT_FILES, MAX_WRITABLE_ENTRIES};
@@ -85,13 +85,14 @@ impl GrantPlan {
             .approved
             .as_ref()
             .filter(|_| grant.access == Access::Read);
-        let Some((code, area)) = copy.and_then(|code| Some((code, code.copy_of(&grant.area)?)))
-        else {
+        let path = grant.area.path();
+        let Some((code, place)) = copy.and_then(|code| Some((code, code.copy_of(path)?))) else {
             return self.add(grant, shape);
         };
         let mut copied = GrantPlan::default();
+        let area = grant.area.moved(path, &place);
         let grant = Grant {
-            area,
+            area: area.unwrap_or_else(|| grant.area.clone()),
             ..grant.clone()
         };
         copied.add(&grant, shape)?;
@@ -201,16 +202,11 @@ impl GrantPlan {
     /// Shows the copies also where a wider grant shows the folders themselves, and in them what
     /// tools write.
     fn show_approved(&mut self, code: &ApprovedCode) -> Result<(), Fault> {
-        for CopiedArea { area, copy } in &code.copies {
-            let path = area.path();
-            let above = self.nearest(path).is_some_and(|mount| mount.folder);
-            if above && !matches!(area, Area::Names { .. }) {
-                let stat = match look(copy) {
-                    Err(Errno::ENOENT) => continue,
-                    looked => looked.map_err(|errno| explain(path, errno))?,
-                };
-                let mount = of_copy(Mount::from_stat(copy, Access::Read, &stat), code);
-                insert(&mut self.mounts, mount);
+        for CopiedTree { tree, copy } in &code.copies {
+            if self.nearest(tree).is_some_and(|mount| mount.folder) {
+                let stat = look(copy).map_err(|errno| explain(tree, errno))?;
+                let mount = Mount::from_stat(copy, Access::Read, &stat);
+                insert(&mut self.mounts, of_copy(mount, code));
             }
         }
         for tree in &code.live {

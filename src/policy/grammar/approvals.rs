@@ -131,19 +131,16 @@ pub struct CodePlaces {
     pub base: PathBuf,
     /// Of this file counts what it says, and not how that is written.
     pub manifest: PathBuf,
-    pub areas: Vec<Area>,
+    pub trees: Vec<PathBuf>,
 }
 
 impl CodePlaces {
     /// The area as it is named on every machine: `./lib/**`, `base:/shared/**`.
     pub fn portable(&self, area: &Area) -> String {
+        let shared = Some(&self.base).filter(|base| !base.as_os_str().is_empty());
+        let shared = shared.and_then(|base| area.moved(base, Path::new("base:")));
         let own = area.moved(&self.folder, Path::new("."));
-        let shared = || {
-            let is_known = !self.base.as_os_str().is_empty();
-            let moved = area.moved(&self.base, Path::new("base:"));
-            moved.filter(|_| is_known)
-        };
-        own.or_else(shared).as_ref().unwrap_or(area).text()
+        own.or(shared).as_ref().unwrap_or(area).text()
     }
 
     /// The path of a file with this portable name.
@@ -179,43 +176,47 @@ pub trait CodeFolders: Debug + Send + Sync {
 /// The copy of approved code, which runs whatever lies in the folders of its tool by now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ApprovedCode {
-    pub copies: Vec<CopiedArea>,
+    pub copies: Vec<CopiedTree>,
     /// What tools write there, now or before: shown as it is.
     pub live: Vec<PathBuf>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct CopiedArea {
-    pub area: Area,
-    /// Where the copy of the area's path lies.
+pub struct CopiedTree {
+    pub tree: PathBuf,
     pub copy: PathBuf,
 }
 
+impl CopiedTree {
+    /// Where the copy of a path lies. `None`: it is not in the tree.
+    pub fn copy_of(&self, path: &Path) -> Option<PathBuf> {
+        moved(path, &self.tree, &self.copy)
+    }
+}
+
+/// The path with the folder `to` in place of `from`, and without a slash at the end.
+fn moved(path: &Path, from: &Path, to: &Path) -> Option<PathBuf> {
+    let below = path.strip_prefix(from).ok()?;
+    Some(to.components().chain(below.components()).collect())
+}
+
 impl ApprovedCode {
-    /// Where the copy of an area lies. `None`: it has none.
-    pub fn copy_of(&self, area: &Area) -> Option<Area> {
-        let is_live = self.live.iter().any(|tree| area.path().starts_with(tree));
-        let mut holding = self
-            .copies
-            .iter()
-            .filter(|copied| area.within(&copied.area));
-        let copied = holding.next().filter(|_| !is_live)?;
-        area.moved(copied.area.path(), &copied.copy)
+    /// Where the copy of a path lies. `None`: it has none.
+    pub fn copy_of(&self, path: &Path) -> Option<PathBuf> {
+        let is_live = self.live.iter().any(|tree| path.starts_with(tree));
+        let mut copies = self.copies.iter().filter(|_| !is_live);
+        copies.find_map(|copied| copied.copy_of(path))
     }
 
     /// Where the bytes lie that are shown at this path.
     pub fn place_of(&self, path: &Path) -> PathBuf {
-        let copy = self.copy_of(&Area::File(path.to_owned()));
-        copy.map_or_else(|| path.to_owned(), |copy| copy.path().to_owned())
+        self.copy_of(path).unwrap_or_else(|| path.to_owned())
     }
 
     /// Where a path of the copy is shown.
-    pub fn shown(&self, copy: &Path) -> PathBuf {
-        let shown = self.copies.iter().find_map(|copied| {
-            let below = copy.strip_prefix(&copied.copy).ok()?;
-            let top = copied.area.path().components();
-            Some(top.chain(below.components()).collect())
-        });
-        shown.unwrap_or_else(|| copy.to_owned())
+    pub fn shown(&self, place: &Path) -> PathBuf {
+        let mut copies = self.copies.iter();
+        let shown = copies.find_map(|copied| moved(place, &copied.copy, &copied.tree));
+        shown.unwrap_or_else(|| place.to_owned())
     }
 }

@@ -28,7 +28,7 @@ pub mod versions;
 
 pub use crate::manifest::Selector;
 pub use approvals::{
-    ApprovalRecord, Approvals, ApprovedCode, Code, CodeFolders, CodePlaces, CopiedArea, Digests,
+    ApprovalRecord, Approvals, ApprovedCode, Code, CodeFolders, CodePlaces, CopiedTree, Digests,
 };
 pub use area::{Access, Area, Opening};
 pub use callbacks::{CallbackRule, CallbackUrl};

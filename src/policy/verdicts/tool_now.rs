@@ -4,11 +4,10 @@
 use super::approved::{Approval, ApprovalState, PINNED};
 use super::decision::Decision;
 use super::verdict::{Narrower, RequestKind};
-use crate::manifest::{Manifest, ToolPaths};
+use crate::manifest::{Document, Manifest, ToolPaths};
 use crate::policy::grammar::approvals::digest;
 use crate::policy::grammar::{
-    ApprovalRecord, ApprovedCode, Area, Code, CodePlaces, Digests, Grant, Grantable, Policies,
-    Policy,
+    ApprovalRecord, ApprovedCode, Code, CodePlaces, Digests, Grant, Grantable, Policies, Policy,
 };
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,8 +33,8 @@ impl ToolNow {
         site: &ToolPaths,
         policies: &Policies,
     ) -> Result<ToolNow, String> {
-        let places = places(decision, manifest, site);
-        let code = if places.areas.is_empty() {
+        let places = places(decision, manifest, site)?;
+        let code = if places.trees.is_empty() {
             None
         } else {
             let folders = policies.code.as_ref();
@@ -86,36 +85,29 @@ pub fn definition(manifest: &Manifest) -> Value {
     definition
 }
 
-/// Where the code of a tool lies: its own folder, or the script alone where the folder belongs to
-/// others, too; what it reads by `base:`; the file of a document.
-fn places(decision: &Decision, manifest: &Manifest, site: &ToolPaths) -> CodePlaces {
+/// Where the code of a tool lies: its own folder, and what it reads by `base:`.
+fn places(
+    decision: &Decision,
+    manifest: &Manifest,
+    site: &ToolPaths,
+) -> Result<CodePlaces, &'static str> {
     let grants = decision.grants.files.iter();
-    let is_document = manifest.document().is_some();
-    let shared = grants.filter(|grant: &&Grant| is_document || grant.base_tree().is_some());
-    let mut areas: Vec<Area> = shared.map(|grant| grant.area.clone()).collect();
-    if let Some(script) = &decision.identity.script {
-        if site.is_guest() || site.folder == site.base {
-            areas.extend(alone(script).map(Area::File));
-        } else {
-            areas.push(Area::Tree(site.folder.clone()));
-        }
+    let shared: BTreeSet<&Path> = grants.filter_map(Grant::base_tree).collect();
+    let mut trees: Vec<PathBuf> = shared.into_iter().map(Path::to_owned).collect();
+    let file = manifest.document().and_then(Document::file);
+    if file.is_some() || decision.identity.script.is_some() {
+        trees.push(site.folder.clone());
     }
-    CodePlaces {
+    // Such a folder is of other tools, too.
+    if trees.contains(&site.base) || !trees.is_empty() && site.is_guest() {
+        return Err("give it a folder of its own: this one belongs to other tools, too");
+    }
+    Ok(CodePlaces {
         folder: decision.identity.folder.clone(),
         base: site.base.clone(),
         manifest: site.manifest.clone(),
-        areas,
-    }
-}
-
-/// A script in a folder of other tools, and the locks that are its own.
-fn alone(script: &Path) -> impl Iterator<Item = PathBuf> {
-    let name = script.file_name().unwrap_or_default().to_string_lossy();
-    let stem = name.rsplit_once('.').map_or(&*name, |(stem, _)| stem);
-    let lock = format!("pylock.{}.toml", stem.replace('.', "-"));
-    let of_uv = format!("{name}.lock");
-    let beside = [lock, of_uv].map(|name| script.with_file_name(name));
-    std::iter::once(script.to_owned()).chain(beside)
+        trees,
+    })
 }
 
 /// What it may do, in words that are the same on every machine.
@@ -189,21 +181,20 @@ pub fn approval_of(
 
 /// Of a script that a builtin tool runs: all tools that own it are approved.
 pub fn approval_of_run(required: Option<&Policy>, owners: &[Decision]) -> Option<Approval> {
-    let is_approved = |owner: &Decision| owner.approval.as_ref().is_some_and(Approval::is_met);
-    let of_owner = owners.iter().find_map(|owner| owner.approval.clone());
+    let mut approvals = owners.iter().map(|owner| owner.approval.as_ref());
+    let of_owner = approvals.clone().flatten().next().cloned();
     let Some(policy) = required else {
         return of_owner;
     };
-    let missing = || Approval {
+    let all = approvals.all(|approval| approval.is_some_and(Approval::is_met));
+    Some(of_owner.filter(|_| all).unwrap_or_else(|| Approval {
         required_by: format!("policy {}", policy.origin().called()),
         state: ApprovalState::Unfit("its script is of no tool that is approved".to_owned()),
         note: None,
-    };
-    let all = owners.iter().all(is_approved);
-    Some(of_owner.filter(|_| all).unwrap_or_else(missing))
+    }))
 }
 
-/// How a tool differs from what its manifest, or the record of a person, says.
+/// How a tool is not any more as its manifest, or the record of a person, says.
 fn changed(
     now: &ToolNow,
     manifest: &Manifest,

@@ -107,6 +107,10 @@ fn only_what_was_approved_runs_and_one_byte_is_a_change() {
         );
         assert!(!playground.path("sandbox-policies/approvals.toml").exists());
 
+        // Nobody says yes.
+        let asked = playground.cli(&["approve", "esc:one", "--why", "a test"]);
+        assert_eq!(asked.code, Some(2), "{}", asked.stderr);
+        playground.expect("esc:one", "{}", "SecurityError: not approved");
         approve(&playground, &["esc:one"]);
         playground.expect("esc:one", "{}", GOOD);
         assert!(unchanged(&playground, "esc:one@1.0.0"));
@@ -218,6 +222,12 @@ fn a_server_runs_the_approved_copy_until_it_looks_again() {
             server.names().iter().any(|name| name.contains("one"))
         });
         assert!(word(&mut server).contains("good"));
+        // A running host sees by itself that an approval is taken back.
+        let revoked = playground.cli(&["approve", "esc:one", "--revoke"]);
+        assert_eq!(revoked.code, Some(0), "{}", revoked.stderr);
+        wait_for("a tool that is not approved any more is gone", || {
+            !server.names().iter().any(|name| name.contains("one"))
+        });
     });
 }
 

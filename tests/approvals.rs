@@ -469,7 +469,7 @@ fn a_manifest_names_its_own_digest_without_a_record() {
     playground.expect("esc:one", "{}", GOOD);
     let shown = playground.cli(&["approve", "esc:one"]).text();
     let pin = shown
-        .split("its pin: ")
+        .split("can name it: ")
         .nth(1)
         .unwrap()
         .split_whitespace()

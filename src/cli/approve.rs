@@ -53,12 +53,6 @@ pub struct Args {
     pub json: bool,
 }
 
-/// A tool that is looked at, and what it is now.
-struct Looked {
-    tool: Arc<Tool>,
-    now: Result<ToolNow, String>,
-}
-
 struct Approving<'a> {
     settings: &'a Settings,
     known: host::Tools,
@@ -111,70 +105,59 @@ impl Approving<'_> {
         of_set.filter(|tool| !tool.site.manifest.as_os_str().is_empty())
     }
 
-    fn look(&self, tool: &Arc<Tool>) -> Looked {
+    /// What the tool is now. The error says why it cannot be approved.
+    fn look(&self, tool: &Tool) -> Result<ToolNow, String> {
         let policies = &self.known.policies;
         // An alias has a definition of its own, and nothing else.
         let decision = match tool.manifest.alias() {
             Some(_) => policy::decide(&tool.manifest, &tool.site, policies, &self.known.machine),
             None => self.known.decide(tool),
         };
-        let now = ToolNow::new(&decision, &tool.manifest, &tool.site, policies);
-        Looked {
-            tool: Arc::clone(tool),
-            now,
-        }
+        ToolNow::new(&decision, &tool.manifest, &tool.site, policies)
     }
 
     /// The newest record of the tool, in whatever version.
     fn last(&self, tool: &Tool) -> Option<&ApprovalRecord> {
-        let all = &self.known.policies.approvals;
-        let id = &tool.manifest.id;
-        let of_id = all
-            .list
-            .iter()
-            .filter(|record| record.of.split('@').next() == Some(id));
-        all.find(&tool.reference())
-            .or(of_id.max_by_key(|record| &record.at))
+        let all = self.known.policies.approvals.list.iter();
+        let of_id = all.filter(|record| record.is_of(&tool.manifest.id));
+        of_id.max_by_key(|record| &record.at)
     }
 
     /// Prints what the tool may do, and how it differs from what was approved last.
-    fn show(&self, tool: &Arc<Tool>) {
-        words::show(audit::of_tool(self.settings, &self.known, tool).as_bytes());
-        let looked = self.look(tool);
-        let change = match &looked.now {
-            Err(why) => format!("  cannot be approved: {}\n", printable(why)),
-            Ok(now) => self.change(tool, now),
-        };
-        words::show(format!("{change}\n").as_bytes());
+    fn show(&self, tool: &Tool) {
+        let mut shown = audit::of_tool(self.settings, &self.known, tool);
+        match self.look(tool) {
+            Err(why) => shown += &format!("  cannot be approved: {}\n", printable(&why)),
+            Ok(now) => {
+                shown += &self.change(tool, &now);
+                shown += &format!("  Its manifest can name it: {}\n", now.digests.pin());
+            }
+        }
+        words::show(format!("{shown}\n").as_bytes());
     }
 
     fn change(&self, tool: &Tool, now: &ToolNow) -> String {
         let Some(record) = self.last(tool) else {
-            return format!(
-                "  It was not approved before.\n  its pin: {}\n",
-                now.digests.pin()
-            );
+            return "  It was not approved before.\n".to_owned();
         };
         let changed = record.digests.changed(&now.digests);
         if changed.is_empty() {
             return format!("  It is as it was approved {}\n", record.text());
         }
-        let mut out = format!(
-            "  Changed since it was approved {}: {}\n",
-            record.text(),
-            changed.join(", ")
-        );
+        let parts = changed.join(", ");
         let folders = self.known.policies.code.as_ref();
-        match folders.and_then(|folders| folders.recall(record)) {
-            Some(before) => {
+        let before = folders.and_then(|folders| folders.recall(record));
+        let between = before.map_or_else(
+            || "  This host does not have what was approved, only its digests.\n".to_owned(),
+            |before| {
                 let between = policy::diff::of_documents(&tool.reference(), &before, &now.details);
-                out.push_str(&diff::text(&between));
-            }
-            None => {
-                out.push_str("  This host does not have what was approved, only its digests.\n")
-            }
-        }
-        out
+                diff::text(&between)
+            },
+        );
+        format!(
+            "  Changed since it was approved {}: {parts}\n{between}",
+            record.text()
+        )
     }
 
     /// Records what was shown, if the person agrees and it is the same still.
@@ -190,7 +173,7 @@ impl Approving<'_> {
         };
         let mut records = Vec::new();
         for tool in tools {
-            let Looked { tool, now } = self.look(tool);
+            let now = self.look(tool);
             let now = now.map_err(|why| refused(format!("{}: {why}", tool.reference())))?;
             records.push((new_record(tool.reference(), why, Some(&now)), now));
         }
@@ -219,8 +202,9 @@ impl Approving<'_> {
 
     /// Whether a record is of another version of the same tool, which is gone.
     fn is_replaced(&self, of: &str, by: &ApprovalRecord) -> bool {
-        let id = |of: &str| of.split('@').next().map(str::to_owned);
-        of.contains('@') && id(of) == id(&by.of) && self.known.snapshot.find(of).is_err()
+        let id = by.of.split('@').next().unwrap_or_default();
+        let version = of.strip_prefix(id).filter(|rest| rest.starts_with('@'));
+        version.is_some() && self.known.snapshot.find(of).is_err()
     }
 
     /// Copies the code, and remembers what was approved.
@@ -320,7 +304,7 @@ impl Approving<'_> {
         if record.names.is_empty() {
             let tool = self.known.snapshot.find(&record.of);
             let tool = tool.map_err(|fault| fault.message)?;
-            return Ok(match self.look(&tool).now {
+            return Ok(match self.look(&tool) {
                 Err(why) => vec![why],
                 Ok(now) => {
                     let parts = record.digests.changed(&now.digests).into_iter();

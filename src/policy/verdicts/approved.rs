@@ -26,7 +26,7 @@ pub enum ApprovalState {
         code: Option<Arc<ApprovedCode>>,
     },
     Missing,
-    /// Its parts that are not as they were approved.
+    /// Its parts that changed since they were approved.
     Changed {
         record: String,
         parts: Vec<&'static str>,
@@ -49,7 +49,7 @@ impl ApprovalState {
     pub fn words(&self) -> String {
         match self {
             ApprovalState::Approved { record, .. } => record.clone(),
-            ApprovalState::Missing => "it has no record".to_owned(),
+            ApprovalState::Missing => "nobody approved it".to_owned(),
             ApprovalState::Changed { record, parts } => {
                 format!("{} changed; approved {record}", parts.join(", "))
             }

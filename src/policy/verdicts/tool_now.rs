@@ -128,7 +128,6 @@ fn grants(decision: &Decision, places: &CodePlaces) -> Value {
         is_open && verdict.what == RequestKind::Capability
     });
     let limits = decision.limits.iter();
-    let packages = decision.packages.allowed.iter();
     json!({
         "files": files.collect::<BTreeSet<_>>(),
         "hosts": texts(&grants.hosts),
@@ -136,13 +135,6 @@ fn grants(decision: &Decision, places: &CodePlaces) -> Value {
         "service": texts(grants.service.as_slice()),
         "calls": texts(&grants.calls),
         "capabilities": capabilities.map(|it| it.asked.as_str()).collect::<BTreeSet<_>>(),
-        "packages": packages.filter_map(|(of, allowed)| {
-            let mut rules = json!(allowed.as_ref().ok()?.rules);
-            rules["why"].take();
-            // Always, for what is approved.
-            rules["lockRequired"].take();
-            Some((of.name(), rules))
-        }).collect::<BTreeMap<_, _>>(),
         "limits": limits.map(|it| (it.limit.name(), it.most())).collect::<BTreeMap<_, _>>(),
     })
 }

@@ -120,6 +120,7 @@ fn only_what_was_approved_runs_and_one_byte_is_a_change() {
         let record = &listed.out["approvals"][0];
         assert_eq!(record["why"], "a test");
         assert_eq!(record["digests"]["code"].as_str().unwrap().len(), 64);
+        assert_eq!(record["digests"]["script"].as_str().unwrap().len(), 64);
         let records = playground.records();
         assert!(
             records

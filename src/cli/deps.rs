@@ -428,12 +428,15 @@ fn audit(
     let named = named.as_ref().map(std::slice::from_ref);
     let mut hits = Vec::new();
     let mut lines = Vec::new();
+    let mut uncompared = Vec::new();
     let mut unread: BTreeSet<String> = named.iter().flat_map(|by| faults(by)).collect();
     for held in &all {
         let by = named.unwrap_or(&held.advisories);
-        if by.is_empty() || held.packages.is_empty() {
-            let why = "not compared: it has no lock, or no advisories are named";
-            lines.push(format!("{}: {why}", printable(&held.tool)));
+        if by.is_empty() {
+            let why = "no policy names advisories for it, nor does --advisories";
+            uncompared.push(json!({"tool": held.tool, "why": why}));
+        } else if held.packages.is_empty() {
+            uncompared.push(json!({"tool": held.tool, "why": "its packages are not locked"}));
         }
         unread.extend(faults(by));
         for hit in by
@@ -445,13 +448,23 @@ fn audit(
         }
     }
     unread.iter().for_each(|why| words::note(why));
-    lines.push(format!("{} known vulnerabilities", hits.len()));
-    let exit = match (hits.is_empty(), unread.is_empty()) {
-        (false, _) => Exit::Tool,
-        (true, false) => Exit::Caller,
-        (true, true) => worst,
+    for it in &uncompared {
+        let [tool, why] = ["tool", "why"].map(|name| printable(it[name].as_str().unwrap_or("")));
+        lines.push(format!("{tool}: not compared: {why}"));
+    }
+    let left = match uncompared.len() {
+        0 => String::new(),
+        count => format!("; {count} not compared"),
     };
-    let json = json!({"hits": hits, "unread": unread});
+    lines.push(format!("{} known vulnerabilities{left}", hits.len()));
+    let exit = if !hits.is_empty() {
+        Exit::Tool
+    } else if !unread.is_empty() || !uncompared.is_empty() {
+        Exit::Caller
+    } else {
+        worst
+    };
+    let json = json!({"hits": hits, "unread": unread, "notCompared": uncompared});
     Ok(VerbOutput { json, lines, exit })
 }
 

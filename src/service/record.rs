@@ -108,12 +108,9 @@ impl Confined {
     /// Whether the tool may have seen another file in the place of its script: the kernel takes a
     /// mount away when its mount point is renamed or removed. (The code of a module has no place.)
     fn lost_script(&self) -> bool {
-        let path = self
-            .shape
-            .script
-            .as_ref()
-            .filter(|_| self.shape.runtime.language != Language::Wasm);
-        path.is_some_and(|path| Stamp::at(path).ok() != self.stamp)
+        self.shape.script.is_some()
+            && self.shape.runtime.language != Language::Wasm
+            && Stamp::at(&self.shape.script_place()).ok() != self.stamp
     }
 }
 

@@ -263,7 +263,7 @@ fn an_export_is_a_folder_or_a_file_that_a_person_or_a_policy_names() {
     host.policy("name = \"x\"\nwhy = \"w\"\ntools = [\"t:*\"]\n[packages]\npython = { index = \"default\", why = \"w\" }\n");
     let (code, out, _) = host.run(&["deps", "audit"]);
     assert!(
-        code == 0 && out.contains("not compared: it has no lock, or no advisories"),
+        code == 2 && out.contains("not compared: no policy names advisories"),
         "{out}"
     );
 }

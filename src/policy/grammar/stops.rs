@@ -26,6 +26,9 @@ pub struct Stop {
 pub fn named(text: &str) -> Result<Selector, String> {
     let selector = Selector::try_from(text.to_owned())?;
     match text.split_once('@') {
+        _ if text != "*" && !text.contains(':') => Err(format!(
+            "a tool is named ns:name, all of a namespace {text}:*"
+        )),
         Some((_, version)) if Version::parse(version).is_err() => {
             Err("name one version, as in ns:name@1.2.0".to_owned())
         }

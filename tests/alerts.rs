@@ -181,6 +181,77 @@ fn a_broken_chain_is_sent() {
 }
 
 #[test]
+fn refusals_and_failures_of_the_host_are_sent() {
+    let playground = playground(
+        NOTIFY,
+        "per_minute = { refusals = 1 }\n[log]\nhead_to = \"/\"\n",
+    );
+    let callers = "[[caller]]\nname = \"*\"\nwhy = \"a test\"\ntools = [\"*\"]\n\
+                   calls_per_minute = 2\n";
+    fs::write(
+        playground.path("sandbox-policies/callers.policy.toml"),
+        callers,
+    )
+    .unwrap();
+    let mut server = Server::start(&playground);
+    let mut kinds_of_two = || [0; 2].map(|_| kind(&server.called("esc:good", json!({}))));
+    assert_eq!(kinds_of_two(), ["none", "none"]);
+    assert_eq!(kinds_of_two(), ["RateLimitError", "RateLimitError"]);
+    wait_for("too many", || {
+        alerts(&playground)
+            .iter()
+            .any(|alert| alert["what"] == "refusals")
+    });
+    end(server);
+    let sent = alerts(&playground);
+    assert_eq!(kinds(&sent), ["tooMany", "headNotWritten"]);
+    assert_eq!(sent[0]["count"], 2, "one is allowed: {sent:?}");
+
+    playground.without_breaker();
+    fs::remove_file(got(&playground)).unwrap();
+    let mut server = Server::start(&playground);
+    let log = playground.path("state/audit.jsonl");
+    fs::rename(&log, log.with_extension("away")).unwrap();
+    fs::create_dir(&log).unwrap();
+    let refused = server.called("esc:good", json!({}));
+    assert_eq!(kind(&refused), "InternalError", "{refused:?}");
+    wait_for("the host failed", || {
+        kinds(&alerts(&playground)) == ["hostFailed"]
+    });
+    fs::remove_dir(&log).unwrap();
+    fs::rename(log.with_extension("away"), &log).unwrap();
+    assert_eq!(
+        kind(&server.called("esc:good", json!({}))),
+        "none",
+        "the control"
+    );
+    let policy = playground.path("sandbox-policies/callers.policy.toml");
+    fs::write(policy, "not a policy").unwrap();
+    server.hang_up();
+    wait_for("not reloaded", || {
+        kinds(&alerts(&playground)).contains(&"notReloaded")
+    });
+    end(server);
+}
+
+#[test]
+fn a_tool_that_changed_since_its_approval_is_sent() {
+    let playground = playground(NOTIFY, "");
+    playground.policy("strict", "esc:good", "[approval]\nrequired = true\n");
+    playground.settle();
+    let approve = ["approve", "esc:good", "--why", "a test", "--yes"];
+    let ended = playground.cli(&approve);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    playground.expect("esc:good", "{}", "ok");
+    assert_eq!(alerts(&playground), Vec::<Value>::new(), "the control");
+    fs::write(playground.path("user_scripts/good/main.py"), "print(2)\n").unwrap();
+    playground.expect("esc:good", "{}", "SecurityError");
+    let sent = alerts(&playground);
+    assert!(kinds(&sent).contains(&"approvalChanged"), "{sent:?}");
+    assert!(kinds(&sent).contains(&"securityError"), "{sent:?}");
+}
+
+#[test]
 fn a_program_that_fails_is_run_again() {
     let playground = playground(FAILING, "");
     let mut server = Server::start(&playground);

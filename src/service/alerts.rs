@@ -2,12 +2,10 @@
 //! standard input. No call waits for it. Alerts of one kind about one tool are sent once a minute
 //! at most, with their number. None has arguments, answers or messages.
 
-use super::call_ended::CallEnded;
 use super::helper_program;
 use super::ledger::{self, Ledger};
 use crate::base::lock;
 use crate::base::text::printable;
-use crate::fault::{Kind, Origin};
 use crate::policy::WritablePaths;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -90,25 +88,11 @@ pub enum Alert {
 }
 
 /// The call behind an alert; `toolhost audit --call ID` shows it.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Serialize)]
 pub struct AlertedCall {
-    call: String,
-    tool: Option<String>,
-    caller: String,
-    policy: String,
-}
-
-impl From<&CallEnded> for AlertedCall {
-    fn from(ended: &CallEnded) -> AlertedCall {
-        let line = &ended.line;
-        AlertedCall {
-            call: line.call.clone(),
-            // A name of none of our tools is the caller's text.
-            tool: line.version.is_some().then(|| ended.tool.clone()),
-            caller: printable(&ended.caller),
-            policy: ended.policy.clone(),
-        }
-    }
+    pub call: String,
+    pub tool: Option<String>,
+    pub caller: String,
 }
 
 /// The queue of alerts for the program. Without one they are dropped.
@@ -175,23 +159,6 @@ impl Alerts {
         let sending = state.sending.as_ref();
         let sent = sending.is_none_or(|sending| sending.alerts.try_send(json!(alert)).is_ok());
         state.lost += u64::from(!sent);
-    }
-
-    /// Sends what the end of a call gives reason for.
-    pub(super) fn call_ended(&self, ended: &CallEnded) {
-        let denied = !ended.report.observed.denials.observed.is_empty();
-        let what = match ended.report.outcome.fault().map(|fault| fault.kind) {
-            Some(Kind::SecurityError) => return self.send(Alert::SecurityError(ended.into())),
-            Some(Kind::InternalError) => return self.send(Alert::HostFailed(ended.into())),
-            Some(Kind::TimeoutError) => Ended::Timeouts,
-            Some(Kind::ResourceLimitError) => Ended::Limits,
-            Some(kind) if kind.origin() == Origin::Policy => Ended::Refusals,
-            _ if denied => Ended::Refusals,
-            Some(Kind::ScriptError) => Ended::Crashes,
-            _ => return,
-        };
-        let last = ended.into();
-        self.send(Alert::TooMany { what, last });
     }
 }
 

@@ -1,6 +1,7 @@
 //! The one value that a call leaves, made at its end, with its line of the audit log. All parts of
 //! that line fit into `audit::MAX_RECORD_BYTES` together, even if every byte is escaped.
 
+use super::alerts::{Alert, AlertedCall, Ended};
 use super::artifacts::FileRecord;
 use super::redaction::line;
 use super::report::{Digests, Report, Verbose};
@@ -59,6 +60,28 @@ pub(super) struct CallEnded {
 }
 
 impl CallEnded {
+    /// What the end of the call gives reason for.
+    pub fn alert(&self) -> Option<Alert> {
+        let last = AlertedCall {
+            call: self.line.call.clone(),
+            // A name of none of our tools is the caller's text.
+            tool: self.line.version.is_some().then(|| self.tool.clone()),
+            caller: printable(&self.caller),
+        };
+        let denied = !self.report.observed.denials.observed.is_empty();
+        let what = match self.report.outcome.fault().map(|fault| fault.kind) {
+            Some(Kind::SecurityError) => return Some(Alert::SecurityError(last)),
+            Some(Kind::InternalError) => return Some(Alert::HostFailed(last)),
+            Some(Kind::TimeoutError) => Ended::Timeouts,
+            Some(Kind::ResourceLimitError) => Ended::Limits,
+            Some(kind) if kind.origin() == Origin::Policy => Ended::Refusals,
+            _ if denied => Ended::Refusals,
+            Some(Kind::ScriptError) => Ended::Crashes,
+            _ => return None,
+        };
+        Some(Alert::TooMany { what, last })
+    }
+
     /// The output of `--verbose`: cut, and without control characters. `known`: what was noted
     /// before the end.
     pub fn verbose(&self, known: &Verbose) -> Verbose {

@@ -1,6 +1,7 @@
 //! Which tools can be called here, and what runs them. Tools and rules can change while calls run;
 //! a running call keeps those of its start.
 
+use super::alerts::Alerts;
 use super::callers::Rights;
 use super::client_call::client_runs;
 use super::decision_cache::{CachedDecision, CurrentRules, DecisionCache, Rules};
@@ -90,6 +91,7 @@ pub struct Catalog {
     reread: OnceLock<Reread>,
     /// What the operator disabled.
     pub stops: StopFile,
+    alerts: Arc<Alerts>,
     /// Notified when the tools or rules may have changed.
     changed: watch::Sender<()>,
 }
@@ -101,6 +103,7 @@ impl Catalog {
         executors: Executors,
         scripts: Vec<PathBuf>,
         stops: StopFile,
+        alerts: Arc<Alerts>,
     ) -> Catalog {
         registry.set_policies(rules.policies.clone(), rules.machine.clone());
         Catalog {
@@ -117,6 +120,7 @@ impl Catalog {
             decisions: Mutex::default(),
             reread: OnceLock::new(),
             stops,
+            alerts,
             changed: watch::Sender::new(()),
         }
     }
@@ -332,7 +336,12 @@ impl Catalog {
         }) {
             return Ok(decisions.clone());
         }
-        let decisions = Arc::new(DecisionCache::new(snapshot, rules, stops));
+        let decisions = Arc::new(DecisionCache::new(
+            snapshot,
+            rules,
+            stops,
+            self.alerts.clone(),
+        ));
         *kept = Some(decisions.clone());
         Ok(decisions)
     }

@@ -1,6 +1,7 @@
 //! The decision about each tool, made once and used until the registry, the operator's rules or a
 //! mount change. Holds nothing of a call.
 
+use super::alerts::{Alert, Alerts};
 use super::requirements;
 use crate::base::lock;
 use crate::base::place::Mounts;
@@ -34,6 +35,7 @@ pub(super) struct DecisionCache {
     pub policies: Arc<policy::Policies>,
     /// By which places are compared.
     pub mounts: Arc<Mounts>,
+    alerts: Arc<Alerts>,
     /// By the address of the tool, which `snapshot` keeps alive.
     decided: Mutex<HashMap<usize, (FileStamps, Arc<CachedDecision>)>>,
 }
@@ -58,6 +60,7 @@ impl DecisionCache {
         snapshot: Arc<registry::Snapshot>,
         rules: Arc<Rules>,
         stops: Arc<policy::Stops>,
+        alerts: Arc<Alerts>,
     ) -> DecisionCache {
         let mounts = Mounts::current();
         let mut policies = snapshot.protect(&rules.policies);
@@ -67,6 +70,7 @@ impl DecisionCache {
             rules,
             policies: Arc::new(policies),
             mounts,
+            alerts,
             decided: Mutex::default(),
         }
     }
@@ -133,6 +137,7 @@ impl DecisionCache {
         {
             let tool = tool.reference();
             tracing::warn!(target: "toolhost::approval", tool, "{}", approval.state.words());
+            self.alerts.send(Alert::ApprovalChanged { tool });
         }
         // The address of a tool outside the snapshot may be reused.
         if self

@@ -127,7 +127,9 @@ impl Service {
         let process = executors.process.clone();
         let packages = Packages::new(packages, process, audit.clone(), ledger.clone());
         let stops = StopFile::beside(audit.path());
-        let catalog = Arc::new(Catalog::new(registry, rules, executors, scripts, stops));
+        let alerts = audit.alerts().clone();
+        let catalog = Catalog::new(registry, rules, executors, scripts, stops, alerts);
+        let catalog = Arc::new(catalog);
         let ready = Arc::new(ReadyKeeper::new(
             catalog.clone(),
             packages.clone(),

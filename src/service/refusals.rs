@@ -38,7 +38,7 @@ impl Refusals {
         let mut record = self.begin(&request, self.open_record(&caller.user)?);
         if self.sample(&mut record, Some(&fault), true) {
             let ended = record.end(CallResult::Failed(fault));
-            self.audit.alerts().call_ended(&ended);
+            self.send_alert(&ended);
         }
         Ok(())
     }
@@ -118,9 +118,14 @@ impl Refusals {
         record.end(CallResult::Failed(fault));
     }
 
+    fn send_alert(&self, ended: &CallEnded) {
+        let alert = ended.alert().into_iter();
+        alert.for_each(|alert| self.audit.alerts().send(alert));
+    }
+
     /// Sends alerts about the end of a call, and logs one about a caller that policy keeps refusing.
     pub(super) fn alert(&self, ended: &CallEnded, principal: &str) {
-        self.audit.alerts().call_ended(ended);
+        self.send_alert(ended);
         if ended.report.outcome.fault().is_some_and(|fault: &Fault| {
             matches!(fault.kind, Kind::SecurityError | Kind::AuthorizationError)
         }) && self.limiter.should_alert(principal)

@@ -86,6 +86,8 @@ pub(super) struct Segment {
 struct Tail {
     /// Length of the file. `None`: it was not looked at.
     size: Option<u64>,
+    /// Nobody waits for the lock again before it was free once.
+    is_stuck: bool,
     walk: Walk,
 }
 
@@ -172,7 +174,7 @@ impl Segment {
     /// was written.
     pub fn add(&self, record: &str) -> io::Result<Option<Vec<Finding>>> {
         let mut tail = lock(&self.tail);
-        self.lock()?;
+        self.lock(&mut tail.is_stuck)?;
         let added = self.append(&mut tail, record);
         self.file.unlock()?;
         added
@@ -228,11 +230,20 @@ impl Segment {
         Ok(found)
     }
 
-    fn lock(&self) -> io::Result<()> {
-        let until = Instant::now() + LOCK_TIMEOUT;
+    fn lock(&self, is_stuck: &mut bool) -> io::Result<()> {
+        let timeout = if *is_stuck {
+            Duration::ZERO
+        } else {
+            LOCK_TIMEOUT
+        };
+        let until = Instant::now() + timeout;
+        *is_stuck = true;
         loop {
             match self.file.try_lock() {
-                Ok(()) => return Ok(()),
+                Ok(()) => {
+                    *is_stuck = false;
+                    return Ok(());
+                }
                 Err(TryLockError::WouldBlock) if Instant::now() < until => {
                     std::thread::sleep(Duration::from_micros(200));
                 }

@@ -113,6 +113,8 @@ fn only_what_was_approved_runs_and_one_byte_is_a_change() {
         playground.expect("esc:one", "{}", "SecurityError: not approved");
         approve(&playground, &["esc:one"]);
         playground.expect("esc:one", "{}", GOOD);
+        let record = playground.records().pop().unwrap();
+        assert_eq!(record["digests"]["script"].as_str().map(str::len), Some(64));
         assert!(unchanged(&playground, "esc:one@1.0.0"));
         let audit = playground.cli(&["audit", "esc:one", "--json"]);
         assert_eq!(audit.out["approval"]["state"], "approved", "{}", audit.out);
@@ -120,7 +122,6 @@ fn only_what_was_approved_runs_and_one_byte_is_a_change() {
         let record = &listed.out["approvals"][0];
         assert_eq!(record["why"], "a test");
         assert_eq!(record["digests"]["code"].as_str().unwrap().len(), 64);
-        assert_eq!(record["digests"]["script"].as_str().unwrap().len(), 64);
         let records = playground.records();
         assert!(
             records
@@ -313,7 +314,15 @@ fn code_behind_a_wide_pattern_or_in_a_shared_folder_is_part_of_it() {
     fs::write(&hidden, "word = 'good'\n").unwrap();
     fs::write(&shared, "print('\"%s\"' % word)\n").unwrap();
     fs::write(folder.join("rest/unread.py"), "").unwrap();
-    let base = playground.path("user_scripts/lib").display().to_string();
+    let base = playground.path("user_scripts").display().to_string();
+    for (name, asked) in [("abs", "lib/**"), ("above", "**")] {
+        let asked = format!("{base}/{asked}");
+        let asks =
+            json!({"securityContext": {"fileAccess": {"allowRead": ["self", "data/*", asked]}}});
+        let folder = playground.tool(name, "python", script, asks);
+        fs::create_dir_all(folder.join("data")).unwrap();
+        fs::write(folder.join("data/x.txt"), "word = 'good'\n").unwrap();
+    }
     let rules = format!(
         "[approval]\nrequired = true\n[files]\nread = [{{ path = \"./**\", why = \"w\" }}, {{ path = \
          \"{base}/**\", why = \"w\" }}]\n"
@@ -322,13 +331,23 @@ fn code_behind_a_wide_pattern_or_in_a_shared_folder_is_part_of_it() {
     playground.settle();
     approve(&playground, &["esc:wide"]);
     playground.expect("esc:wide", "{}", "ok \"good\"");
-    for file in [hidden, shared, folder.join("rest/unread.py")] {
-        let before = fs::read_to_string(&file).unwrap();
-        fs::write(&file, format!("{before}# more\n")).unwrap();
+    for file in [&hidden, &shared, &folder.join("rest/unread.py")] {
+        let before = fs::read_to_string(file).unwrap();
+        fs::write(file, format!("{before}# more\n")).unwrap();
         playground.expect("esc:wide", "{}", CHANGED);
-        fs::write(&file, before).unwrap();
+        fs::write(file, before).unwrap();
         playground.expect("esc:wide", "{}", "ok \"good\"");
     }
+    // An absolute path leads to the same code, and one above it to a mount that others could move.
+    approve(&playground, &["esc:abs"]);
+    playground.expect("esc:abs", "{}", "ok \"good\"");
+    let before = fs::read_to_string(&shared).unwrap();
+    fs::write(&shared, "print('\"evil\"')").unwrap();
+    playground.expect("esc:abs", "{}", CHANGED);
+    fs::write(&shared, before).unwrap();
+    let above = playground.cli(&["approve", "esc:above", "--why", "w", "--yes"]);
+    let words = "which holds its code: grant the parts";
+    assert!(above.stderr.contains(words), "{}", above.stderr);
     // What an interpreter caches is no code of the tool, and is not shown to it.
     fs::create_dir(folder.join("data/__pycache__")).unwrap();
     fs::write(folder.join("data/__pycache__/x.pyc"), "x").unwrap();
@@ -427,6 +446,10 @@ fn what_is_too_large_or_no_plain_code_is_refused_and_says_how_to_go_on() {
     let large = folder.join("data/large.bin");
     fs::File::create(&large).unwrap().set_len(65 << 20).unwrap();
     refused("64 MiB", "into a folder outside");
+    // However large it is, no more than that is read.
+    let endless = fs::File::options().write(true).open(&large).unwrap();
+    endless.set_len(1 << 40).unwrap();
+    refused("1 TiB", "into a folder outside");
     fs::remove_file(&large).unwrap();
     let many = folder.join("many");
     fs::create_dir(&many).unwrap();

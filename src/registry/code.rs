@@ -15,7 +15,7 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -26,6 +26,8 @@ pub const APPROVED: &str = "approved";
 /// Most files and bytes of the code of one tool.
 const MAX_FILES: usize = 5_000;
 const MAX_BYTES: u64 = 64 << 20;
+/// Most files and folders that are looked at for it.
+const MAX_ENTRIES: usize = 20_000;
 /// Caches of interpreters: what lies there is made again.
 const CACHE: &str = "__pycache__";
 /// Where a tree is made, in the folder of its work.
@@ -164,6 +166,7 @@ impl Folders {
             places,
             written: &written,
             code: Code::default(),
+            entries: 0,
             bytes: 0,
         };
         for tree in &places.trees {
@@ -198,6 +201,8 @@ struct Reader<'a> {
     places: &'a CodePlaces,
     written: &'a [WritablePath],
     code: Code,
+    /// Files and folders so far.
+    entries: usize,
     bytes: u64,
 }
 
@@ -233,7 +238,8 @@ impl Reader<'_> {
         for entry in walk {
             let entry = entry.map_err(|why| text::printable(&why.to_string()))?;
             self.add(&Found::new(&entry, tree, at))?;
-            if self.code.files.len() > MAX_FILES || self.bytes > MAX_BYTES {
+            self.entries += 1;
+            if self.entries > MAX_ENTRIES || self.code.files.len() > MAX_FILES {
                 return Err(format!("{}: {TOO_LARGE}", text::path(tree)));
             }
         }
@@ -267,8 +273,13 @@ impl Reader<'_> {
         if path == self.places.manifest {
             return of_manifest(&opened.file);
         }
-        let (digest, bytes) = store::digest(&opened.file)?;
-        self.bytes += bytes;
+        // One that grows meanwhile is read no further, and is another one in the copy.
+        let length = opened.file.metadata()?.len();
+        self.bytes = self.bytes.saturating_add(length);
+        if self.bytes > MAX_BYTES {
+            return Err(io::Error::other(TOO_LARGE));
+        }
+        let (digest, _) = store::digest((&opened.file).take(length))?;
         Ok(crate::base::hex(&digest))
     }
 }
@@ -341,6 +352,7 @@ impl Making<'_> {
             places: self.places,
             written: &[],
             code: Code::default(),
+            entries: 0,
             bytes: 0,
         };
         for CopiedTree { tree, copy } in &code.copies {
@@ -397,9 +409,9 @@ fn copy_file(from: &Path, to: &Path) -> io::Result<u64> {
     if from.is_symlink() {
         return symlink(fs::read_link(from)?, to).map(|()| 0);
     }
-    let mut opened = open(from)?;
+    let opened = open(from)?;
     let mut copy = File::create_new(to)?;
-    let bytes = io::copy(&mut opened.file, &mut copy)?;
+    let bytes = io::copy(&mut (&opened.file).take(MAX_BYTES), &mut copy)?;
     let mode = if opened.runs { 0o555 } else { 0o444 };
     copy.set_permissions(fs::Permissions::from_mode(mode))?;
     Ok(bytes)

@@ -15,7 +15,7 @@ use crate::base::text::printable;
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
 use crate::policy::{
-    self, Access, ApprovedCode, Area, CopiedTree, Grant, Opening, ReadFile, Script, Shape, literal,
+    self, Access, ApprovedCode, Area, Grant, Opening, ReadFile, Script, Shape, literal,
     name_matches,
 };
 use crate::quantity::{MAX_SCRIPT_BYTES, MAX_SNAPSHOT_FILES, MAX_WRITABLE_ENTRIES};
@@ -199,16 +199,8 @@ impl GrantPlan {
 }
 
 impl GrantPlan {
-    /// Shows the copies also where a wider grant shows the folders themselves, and in them what
-    /// tools write.
-    fn show_approved(&mut self, code: &ApprovedCode) -> Result<(), Fault> {
-        for CopiedTree { tree, copy } in &code.copies {
-            if self.nearest(tree).is_some_and(|mount| mount.folder) {
-                let stat = look(copy).map_err(|errno| explain(tree, errno))?;
-                let mount = Mount::from_stat(copy, Access::Read, &stat);
-                insert(&mut self.mounts, of_copy(mount, code));
-            }
-        }
+    /// Shows in the copies what tools write there.
+    fn show_live(&mut self, code: &ApprovedCode) {
         for tree in &code.live {
             let is_copied = self.nearest(tree).is_some_and(|it| it.source.is_some());
             let stat = look(tree).ok().filter(|stat| is(stat, SFlag::S_IFDIR));
@@ -218,7 +210,6 @@ impl GrantPlan {
                 insert(&mut self.mounts, Mount { no_exec, ..mount });
             }
         }
-        Ok(())
     }
 
     /// The mount that shows a path.
@@ -258,7 +249,7 @@ fn resolve_existing(shape: &Shape, script: bool) -> Result<(ResolvedGrants, Vec<
         .iter()
         .try_for_each(|grant| looked.at(grant, shape))?;
     let approved = shape.approved.as_ref();
-    approved.map_or(Ok(()), |code| looked.show_approved(code))?;
+    approved.into_iter().for_each(|code| looked.show_live(code));
     let GrantPlan {
         mut mounts,
         stages,

@@ -7,7 +7,8 @@ use super::verdict::{Narrower, RequestKind};
 use crate::manifest::{Document, Manifest, ToolPaths};
 use crate::policy::grammar::approvals::digest;
 use crate::policy::grammar::{
-    ApprovalRecord, ApprovedCode, Code, CodePlaces, Digests, Grant, Grantable, Policies, Policy,
+    Access, ApprovalRecord, ApprovedCode, Area, Code, CodePlaces, Digests, Grantable, Policies,
+    Policy,
 };
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -85,22 +86,50 @@ pub fn definition(manifest: &Manifest) -> Value {
     definition
 }
 
-/// Where the code of a tool lies: its own folder, and what it reads by `base:`.
+/// Where the code of a tool lies: its own folder, and what it reads below the base of scripts,
+/// however it asks for that.
 fn places(
     decision: &Decision,
     manifest: &Manifest,
     site: &ToolPaths,
-) -> Result<CodePlaces, &'static str> {
+) -> Result<CodePlaces, String> {
     let grants = decision.grants.files.iter();
-    let shared: BTreeSet<&Path> = grants.filter_map(Grant::base_tree).collect();
-    let mut trees: Vec<PathBuf> = shared.into_iter().map(Path::to_owned).collect();
+    let read: Vec<&Area> = grants
+        .filter(|grant| grant.access == Access::Read)
+        .map(|grant| &grant.area)
+        .collect();
+    let has_base = !site.base.as_os_str().is_empty();
+    let mut found: BTreeSet<&Path> = read
+        .iter()
+        .map(|area| area.folder())
+        .filter(|folder| has_base && folder.starts_with(&site.base))
+        .collect();
     let file = manifest.document().and_then(Document::file);
     if file.is_some() || decision.identity.script.is_some() {
-        trees.push(site.folder.clone());
+        found.insert(&site.folder);
     }
     // Such a folder is of other tools, too.
-    if trees.contains(&site.base) || !trees.is_empty() && site.is_guest() {
-        return Err("give it a folder of its own: this one belongs to other tools, too");
+    if found.contains(&*site.base) || !found.is_empty() && site.is_guest() {
+        let why = "give it a folder of its own: this one belongs to other tools, too";
+        return Err(why.to_owned());
+    }
+    // In order of path: what lies in a tree comes behind it.
+    let mut trees: Vec<PathBuf> = Vec::new();
+    for folder in found {
+        if !trees.iter().any(|tree| folder.starts_with(tree)) {
+            trees.push(folder.to_owned());
+        }
+    }
+    // A mount in a folder that others change goes where they move that to.
+    let wide = read.iter().find(|area| match area {
+        Area::Tree(wide) => trees.iter().any(|it| it != wide && it.starts_with(wide)),
+        _ => false,
+    });
+    if let Some(wide) = wide {
+        return Err(format!(
+            "it reads {}, which holds its code: grant the parts that it needs",
+            wide.text()
+        ));
     }
     Ok(CodePlaces {
         folder: decision.identity.folder.clone(),

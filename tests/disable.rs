@@ -209,6 +209,9 @@ fn operators_see_it_and_it_survives_a_restart() {
     let refused = playground.call("esc:mark", "{}");
     assert_eq!(refused.code, Some(3), "{refused:?}");
     assert!(refused.stderr.contains("the-reason") && refused.stderr.contains("enable 'esc:*'"));
+    let record = playground.records().pop().unwrap();
+    let rule = record["rule"].as_str().unwrap();
+    assert!(rule.starts_with("'esc:*' is disabled since "), "{record}");
     for verb in [&["audit", "esc:mark"][..], &["list"], &["check"]] {
         let shown = done(&playground, verb).text();
         assert!(shown.contains(OFF), "{verb:?}: {shown}");
@@ -219,6 +222,19 @@ fn operators_see_it_and_it_survives_a_restart() {
     // Of two orders each is taken back for itself.
     let narrow = enable(&playground, "esc:mark");
     assert!(narrow.stderr.contains("still disabled:"), "{narrow:?}");
+    // Who did what is in the log.
+    let log = fs::read_to_string(playground.path("state/audit.jsonl")).unwrap();
+    let lines = log.lines().map(|line| serde_json::from_str(line).unwrap());
+    let orders: Vec<Value> = lines
+        .filter(|line: &Value| line["disabled"].is_object() || line["enabled"].is_string())
+        .collect();
+    assert_eq!(orders.len(), 3, "{orders:?}");
+    assert_eq!(orders[0]["disabled"]["tools"], "esc:*", "{orders:?}");
+    assert_eq!(orders[0]["disabled"]["why"], "the-reason", "{orders:?}");
+    assert_eq!(
+        (&orders[2]["enabled"], &orders[2]["user"]),
+        (&json!("esc:mark"), &json!(by))
+    );
     let again = playground.cli(&["enable", "esc:mark"]);
     assert_eq!(again.code, Some(2), "{again:?}");
     assert!(again.stderr.contains("enable 'esc:*'"), "{again:?}");
@@ -319,7 +335,28 @@ fn a_state_that_cannot_be_read_refuses_every_call() {
         checked.code == Some(2) && checked.text().contains("disabled.json"),
         "{checked:?}"
     );
+    assert!(
+        changed.stderr.contains("every call is refused"),
+        "{changed:?}"
+    );
     assert_eq!(playground.cli(&["list"]).code, Some(3));
+    // What stops everything needs nothing of it.
+    let ended = done(&playground, &["disable", "*", "--why", "w", "--now"]);
+    assert!(by_http().contains(OFF), "{ended:?}");
+    let names = fs::read_dir(playground.path("state")).unwrap();
+    let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    assert_eq!(
+        names.filter(|it| it.starts_with("disabled.json.")).count(),
+        1
+    );
+    works();
+    let long = "x".repeat(100_000);
+    let orders = (0..12).map(|n| {
+        let tools = format!("later:tool{n}");
+        playground.cli(&["disable", &tools, "--why", &long]).code
+    });
+    let orders: Vec<_> = orders.collect();
+    assert_eq!((orders[0], orders[11]), (Some(0), Some(4)), "1 MiB");
     works();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
     refuses("others may write it", "others may write it");

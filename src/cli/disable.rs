@@ -7,7 +7,9 @@ use super::{host, words};
 use crate::base::text;
 use crate::policy::{Selector, Stop, stop_selector};
 use crate::service::stops::StopFile;
-use jiff::{Timestamp, Unit};
+use clap::builder::NonEmptyStringValueParser;
+use jiff::Timestamp;
+use serde::Serialize;
 use serde_json::json;
 use std::io;
 use std::process::ExitCode;
@@ -19,7 +21,7 @@ pub struct DisableArgs {
     #[arg(value_name = "TOOLS", value_parser = stop_selector, requires = "why")]
     pub named: Option<Selector>,
     /// Why, for operators
-    #[arg(long, requires = "named")]
+    #[arg(long, requires = "named", value_parser = NonEmptyStringValueParser::new())]
     pub why: Option<String>,
     /// End their calls that run, too
     #[arg(long, requires = "named")]
@@ -42,7 +44,24 @@ fn file(settings: &Settings) -> anyhow::Result<StopFile> {
 
 fn failed(file: &StopFile, why: &io::Error) -> Refusal {
     let path = text::path(&file.path);
-    Refusal::new(Exit::Host, format!("{path}: {why}; nothing was changed"))
+    let refuses = if file.now().is_err() {
+        ", and every call is refused until it is corrected (`toolhost disable '*'` puts it aside)"
+    } else {
+        ""
+    };
+    let words = format!("{path}: {why}; nothing was changed{refuses}");
+    Refusal::new(Exit::Host, words)
+}
+
+/// Adds to the audit log who disabled or enabled what.
+fn record(settings: &Settings, what: &str, told: &impl Serialize) -> anyhow::Result<()> {
+    host::audit_log(settings)?.open()?.write(&json!({
+        "time": Timestamp::now(),
+        (what): told,
+        "uid": nix::unistd::getuid().as_raw(),
+        "user": host::login(),
+    }));
+    Ok(())
 }
 
 pub fn disable(settings: &Settings, args: DisableArgs) -> anyhow::Result<ExitCode> {
@@ -50,16 +69,20 @@ pub fn disable(settings: &Settings, args: DisableArgs) -> anyhow::Result<ExitCod
     let (Some(tools), Some(why)) = (named, why) else {
         return list(settings, args.json);
     };
-    let now = Timestamp::now();
+    let second = Timestamp::from_second(Timestamp::now().as_second());
     let stop = Stop {
         tools,
         by: host::login(),
-        at: now.round(Unit::Second).unwrap_or(now),
+        at: second.unwrap_or_default(),
         why,
         ends_calls: args.now,
     };
     let file = file(settings)?;
-    let changed = file.change(|stops| stops.put(stop.clone()));
+    let changed = if stop.tools == Selector::Any {
+        file.stop_all(&stop)
+    } else {
+        file.change(|stops| stops.put(stop.clone())).map(|it| it.1)
+    };
     changed.map_err(|why| failed(&file, &why))?;
     let path = text::path(&file.path);
     let running = if args.now {
@@ -71,6 +94,10 @@ pub fn disable(settings: &Settings, args: DisableArgs) -> anyhow::Result<ExitCod
     words::say(&format!(
         "'{tools}' is disabled in {path}; calls that run {running}"
     ));
+    // A log that cannot be written holds up no order.
+    if let Err(why) = record(settings, "disabled", &stop) {
+        words::note(&format!("toolhost: it is not recorded: {why:#}"));
+    }
     say_unknown(settings, &stop);
     Ok(Exit::Ok.into())
 }
@@ -109,6 +136,8 @@ fn list(settings: &Settings, json: bool) -> anyhow::Result<ExitCode> {
 
 pub fn enable(settings: &Settings, args: &EnableArgs) -> anyhow::Result<ExitCode> {
     let file = file(settings)?;
+    // What cannot be recorded is not enabled.
+    host::audit_log(settings)?.open()?;
     let changed = file.change(|stops| stops.remove(&args.named));
     let (was_disabled, stops) = changed.map_err(|why| failed(&file, &why))?;
     let tools = args.named.text();
@@ -126,6 +155,7 @@ pub fn enable(settings: &Settings, args: &EnableArgs) -> anyhow::Result<ExitCode
         let words = format!("'{tools}' itself is not disabled; nothing was changed{others}");
         return Err(Refusal::new(Exit::Caller, words).into());
     }
+    record(settings, "enabled", &tools)?;
     words::say(&format!(
         "'{tools}' is enabled in {}",
         text::path(&file.path)

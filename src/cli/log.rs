@@ -3,10 +3,10 @@
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
 use super::{host, words};
-use crate::base::text::printable;
+use crate::base::text::{self, printable};
 use crate::service::audit::Walk;
 use serde_json::json;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 #[derive(Debug, clap::Args)]
@@ -39,11 +39,12 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     let holds = verified.breaches.is_empty();
     let mut told = json!(verified);
     told["holds"] = json!(holds);
-    words::answer(&told, json, || report(&verified));
+    told["log"] = json!(log.path());
+    words::answer(&told, json, || report(&verified, log.path()));
     Ok(if holds { Exit::Ok } else { Exit::Host }.into())
 }
 
-fn report(verified: &Walk) -> String {
+fn report(verified: &Walk, log: &Path) -> String {
     let verdict = if verified.breaches.is_empty() {
         "PASS: the chain holds"
     } else {
@@ -61,5 +62,9 @@ fn report(verified: &Walk) -> String {
     } else {
         ""
     };
-    format!("{verdict}\n{found}{}{unseen}", words::render(&rest, &[]))
+    let log = text::path(log);
+    format!(
+        "{verdict}: {log}\n{found}{}{unseen}",
+        words::render(&rest, &[])
+    )
 }

@@ -48,7 +48,8 @@ pub(super) struct CallRecord {
     stages: Vec<(Stage, Instant)>,
     /// Where the end of the call is written.
     sinks: RecordSinks,
-    /// The rule of the file of callers, or of an approval, that refused the call.
+    /// What refused the call and is not its policy: a rule of the file of callers, an approval, what
+    /// the operator disabled.
     pub denied_by: Option<String>,
     tool: Option<Arc<registry::Tool>>,
     redaction: Arc<Redaction>,
@@ -213,6 +214,12 @@ impl CallRecord {
             verbose.grants = policy::audit::touches(decision);
         }
         self.report.digests.policy = Some(decision.governing.digest.clone());
+        // No other decision refuses so than that the operator disabled the tool.
+        let refused = decision.refused().into_iter();
+        let mut stop = refused.filter(|fault| fault.kind == Kind::AuthorizationError);
+        if let Some(stop) = stop.find_map(|fault| fault.person.as_deref()) {
+            self.denied_by = Some(cut_to(stop, PART));
+        }
         self.decided = Some((
             decision.governing.policy.clone(),
             decision

@@ -5,7 +5,7 @@ use super::audit::segments;
 use crate::base::files::{self, Folder, Stamp};
 use crate::base::lock;
 use crate::fault::{Fault, Kind};
-use crate::policy::Stops;
+use crate::policy::{Stop, Stops};
 use crate::quantity::MIB;
 use nix::fcntl::OFlag;
 use std::io;
@@ -55,6 +55,20 @@ impl StopFile {
         Ok(known.stops.clone())
     }
 
+    /// Stops everything, also where the file cannot be read: then it is put aside.
+    pub fn stop_all(&self, stop: &Stop) -> io::Result<Arc<Stops>> {
+        let put = || self.change(|stops| stops.put(stop.clone()));
+        let stopped = put().or_else(|why| {
+            if self.now().is_ok() {
+                return Err(why);
+            }
+            let aside = format!("{FILE}.{}", stop.at.as_second());
+            Folder::open(segments::folder(&self.path))?.rename_new(FILE, &aside)?;
+            put()
+        });
+        Ok(stopped?.1)
+    }
+
     /// Changes the file, which no other process changes meanwhile.
     pub fn change<T>(&self, change: impl FnOnce(&mut Stops) -> T) -> io::Result<(T, Arc<Stops>)> {
         let folder = Folder::make(segments::folder(&self.path))?;
@@ -72,7 +86,11 @@ impl StopFile {
         known.refresh(&self.path)?;
         let mut stops = (*known.stops).clone();
         let changed = change(&mut stops);
-        folder.put(FILE, &serde_json::to_vec_pretty(&stops)?)?;
+        let text = serde_json::to_vec_pretty(&stops)?;
+        if text.len() as u64 > MAX_BYTES {
+            return Err(io::Error::other("it would be longer than 1 MiB"));
+        }
+        folder.put(FILE, &text)?;
         known.refresh(&self.path)?;
         Ok((changed, known.stops.clone()))
     }

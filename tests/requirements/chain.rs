@@ -100,6 +100,15 @@ fn linked(record: &str, n: u64, at: &str, previous: Option<&str>) -> String {
 
 const NOW: &str = "2026-11-29T00:00:00Z";
 
+/// Records of nobody, in a chain that claims that its beginning was removed.
+fn others() -> Vec<String> {
+    let removed = "f".repeat(64);
+    let chain = json!({"n": 9, "at": NOW, "previous": removed});
+    let first = format!("{{\"removed\":\"{removed}\",\"chain\":{chain}}}");
+    let second = linked("{\"call\":\"forged\"}", 10, NOW, Some(&first));
+    vec![first, second]
+}
+
 /// The same records, linked again after the third was changed: what somebody can do who may write
 /// the log.
 fn made_again(lines: &[String]) -> Vec<String> {
@@ -156,7 +165,7 @@ fn what_somebody_did_to_the_log_shows() {
     let with = |line: &str, at: usize| [&good[..at], &[line.to_owned()], &good[at..]].concat();
     let mut swapped = good.clone();
     swapped.swap(3, 4);
-    let attacks: [(&str, Vec<String>, &[&str]); 11] = [
+    let attacks: [(&str, Vec<String>, &[&str]); 13] = [
         (
             "an edited byte",
             edited(2, "success", "Success"),
@@ -184,20 +193,52 @@ fn what_somebody_did_to_the_log_shows() {
             &["foreign 4-4", "changed 4-4"],
         ),
         ("all made again", made_again(&good), &["changed 8-8"]),
+        ("one before the first", with("{}", 0), &["before 1-1"]),
+        (
+            "another log, as if files were removed",
+            others(),
+            &["missing 8-8"],
+        ),
     ];
     for (attack, lines, expected) in attacks {
         write(&playground, &lines);
         assert_eq!(breaches(&playground), expected, "{attack}");
     }
-    // Without a head elsewhere, the end can be removed and all can be made again.
+    write(&playground, &without(3, 4));
+    let gap = verify(&playground).out["breaches"][0]["place"].clone();
+    assert_eq!(gap, "audit.jsonl line 4");
+    // Heads that are named are there, and are heads.
     let heads = playground.path(HEADS);
     fs::rename(&heads, heads.with_extension("away")).unwrap();
+    write(&playground, &good);
+    for text in [None, Some("{}\n")] {
+        text.iter()
+            .for_each(|text| fs::write(&heads, text).unwrap());
+        let ended = playground.cli(&["log", "verify"]);
+        assert!(
+            ended.code == Some(4) && ended.stderr.contains("heads.jsonl"),
+            "{ended:?}"
+        );
+    }
+    // Without a head elsewhere, the end can be removed and all can be made again.
+    let config = playground.path("home/.config/toolhost/config.toml");
+    let named = fs::read_to_string(&config).unwrap();
+    fs::write(&config, named.split("[log]").next().unwrap()).unwrap();
+    for nothing in [vec![], vec!["{}".to_owned()]] {
+        write(&playground, &nothing);
+        let ended = playground.cli(&["log", "verify"]);
+        assert!(
+            ended.code == Some(4) && ended.stderr.contains("audit.jsonl: there is no record"),
+            "{ended:?}"
+        );
+    }
     write(&playground, &without(5, 8));
     holds(&playground, 1, 5);
     write(&playground, &made_again(&good));
     holds(&playground, 1, 8);
     let text = playground.cli(&["log", "verify"]).text();
     assert!(text.contains("No heads were compared"), "{text}");
+    fs::write(&config, named).unwrap();
     fs::rename(heads.with_extension("away"), &heads).unwrap();
     let other = heads.display().to_string();
     let ended = playground.cli(&["log", "verify", "--heads", &other]);
@@ -309,9 +350,9 @@ fn the_chain_begins_in_a_log_from_before_it() {
     let text = playground.cli(&["log", "verify"]).text();
     assert!(text.contains("lines before"), "{text}");
     write(&playground, &good[1..]);
-    holds(&playground, 1, 2);
+    assert_eq!(breaches(&playground), ["before 1-1"]);
     write(&playground, &[&good[..3], &good[4..]].concat());
-    assert_eq!(breaches(&playground), ["missing 1-1"], "what it covers");
+    assert_eq!(breaches(&playground), ["before 2-2", "missing 1-1"]);
 }
 
 #[test]

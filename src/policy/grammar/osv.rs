@@ -68,7 +68,7 @@ struct AffectedPackage {
 struct Range {
     #[serde(rename = "type")]
     kind: String,
-    /// In the order of their versions.
+    /// In any order.
     events: Vec<BTreeMap<EventKind, String>>,
 }
 
@@ -193,16 +193,24 @@ fn lies(version: &str, sign: &str, bound: &str, ecosystem: Ecosystem) -> bool {
 
 impl Range {
     fn holds(&self, ecosystem: Ecosystem, version: &str) -> bool {
-        let mut is_affected = false;
-        for (kind, bound) in self.events.iter().flatten() {
-            match kind {
-                EventKind::Introduced => is_affected |= lies(version, ">=", bound, ecosystem),
-                EventKind::Fixed => is_affected &= lies(version, "<", bound, ecosystem),
-                EventKind::LastAffected => is_affected &= lies(version, "<=", bound, ecosystem),
-                EventKind::Limit => {}
-            }
-        }
-        is_affected
+        let mut events = self.events.iter().flatten();
+        events.any(|(kind, start)| {
+            *kind == EventKind::Introduced
+                && lies(version, ">=", start, ecosystem)
+                && !self.ends_between(start, version, ecosystem)
+        })
+    }
+
+    /// Whether what began with one version ended before another.
+    fn ends_between(&self, start: &str, version: &str, ecosystem: Ecosystem) -> bool {
+        self.events.iter().flatten().any(|(kind, bound)| {
+            let until = match kind {
+                EventKind::Fixed => "<",
+                EventKind::LastAffected => "<=",
+                EventKind::Introduced | EventKind::Limit => return false,
+            };
+            lies(start, until, bound, ecosystem) && !lies(version, until, bound, ecosystem)
+        })
     }
 }
 
@@ -241,6 +249,7 @@ mod tests {
     fn a_version_is_affected_from_introduced_up_to_fixed() {
         let until = r#"{"introduced": "1.0"}, {"fixed": "1.5"}"#;
         let twice = r#"{"introduced": "0"}, {"fixed": "1"}, {"introduced": "2"}, {"fixed": "3"}"#;
+        let any = r#"{"introduced": "2"}, {"fixed": "3"}, {"introduced": "0"}, {"fixed": "1"}"#;
         let last = r#"{"introduced": "0"}, {"last_affected": "2.0.0"}"#;
         for (events, affected, other) in [
             (until, "1.0", "0.9"),
@@ -249,6 +258,8 @@ mod tests {
             (until, "1.0+local", "1.5+local"),
             (twice, "0.9", "1.0"),
             (twice, "2.9", "3.0.0"),
+            (any, "2.5", "1.5"),
+            (any, "0.9", "3.1"),
             (last, "2", "2.0.1"),
             (last, "2.0.0+cpu", "2.0.0.post1"),
             (r#"{"introduced": "0", "fixed": "1.5"}"#, "1", "1.5"),

@@ -56,6 +56,8 @@ pub enum Breach {
     Repeated,
     /// A whole line that no writer of the chain made.
     Foreign,
+    /// The lines before the first record are not those that lay there when it was written.
+    Before,
     /// No breach: a line was cut off, as where its writer was killed.
     Torn,
     /// No breach: the clock was set back.
@@ -79,6 +81,7 @@ impl fmt::Display for Finding {
             Breach::OutOfOrder => "out of order",
             Breach::Repeated => "repeated",
             Breach::Foreign => "a line that is not of the chain follows it",
+            Breach::Before => "the lines before it were changed, added or removed",
             Breach::Torn => "a line that was cut off follows it",
             Breach::ClockSetBack => "the clock was set back before it",
         };
@@ -113,9 +116,12 @@ pub struct Walk {
     pub(super) line: u64,
     #[serde(skip)]
     pub(super) digests: BTreeMap<u64, String>,
-    /// The digest of the lines since the last record that are not records.
+    /// Where the first record was read, and those with a gap before them.
     #[serde(skip)]
-    torn: Option<String>,
+    gaps: BTreeMap<u64, String>,
+    /// The digest of the lines of this file since the last record that are not records.
+    #[serde(skip)]
+    pub(super) torn: Option<String>,
     /// The digest that the first record names.
     #[serde(skip)]
     previous: Option<String>,
@@ -173,8 +179,15 @@ impl Walk {
     }
 
     pub(super) fn found(&mut self, what: Breach, from: u64, to: u64) {
+        self.found_at(self.place(), what, from, to);
+    }
+
+    fn place(&self) -> String {
+        format!("{} line {}", self.file, self.line)
+    }
+
+    fn found_at(&mut self, place: String, what: Breach, from: u64, to: u64) {
         let is_note = matches!(what, Breach::Torn | Breach::ClockSetBack);
-        let place = format!("{} line {}", self.file, self.line);
         let list = if is_note {
             &mut self.notes
         } else {
@@ -204,6 +217,11 @@ impl Walk {
         let Some(last) = self.to.clone() else {
             self.from = Some(head.clone());
             self.previous = link.previous;
+            // Those before a later record can lie in a file that was removed.
+            if link.torn != torn && (link.n == 1 || torn.is_some()) {
+                self.found(Breach::Before, link.n, link.n);
+            }
+            self.gaps.insert(head.n, self.place());
             return self.accept(head, line);
         };
         let follows = link.previous.as_ref() == Some(&last.digest);
@@ -218,6 +236,9 @@ impl Walk {
         }
         if head.at.as_second() < last.at.as_second() {
             self.found(Breach::ClockSetBack, n, n);
+        }
+        if n > next {
+            self.gaps.insert(n, self.place());
         }
         self.accept(Head { n, ..head }, line);
     }
@@ -248,12 +269,12 @@ impl Walk {
         if line.is_empty() {
             return;
         }
+        let before = self.torn.take().unwrap_or_default();
+        self.torn = Some(sha256_hex(&[before.as_bytes(), line].concat()));
         let Some(last) = self.to.as_ref().map(|last| last.n) else {
             self.lines_before += 1;
             return;
         };
-        let before = self.torn.take().unwrap_or_default();
-        self.torn = Some(sha256_hex(&[before.as_bytes(), line].concat()));
         let is_whole = serde_json::from_slice::<&RawValue>(line).is_ok();
         let what = if is_whole {
             Breach::Foreign
@@ -268,12 +289,17 @@ impl Walk {
     pub(super) fn end(&mut self) {
         let numbers: Vec<u64> = self.digests.keys().copied().collect();
         for pair in numbers.windows(2).filter(|pair| pair[0] + 1 < pair[1]) {
-            self.found(Breach::Missing, pair[0] + 1, pair[1] - 1);
+            // One that stands elsewhere may be in the middle of the gap.
+            let place = self.gaps.range(pair[1]..).next();
+            let place = place.map_or_else(|| self.place(), |(_, place)| place.clone());
+            self.found_at(place, Breach::Missing, pair[0] + 1, pair[1] - 1);
         }
         if let (Some(first), Some(previous)) = (&self.from, &self.previous)
             && !self.removed.contains(previous)
         {
-            self.found(Breach::Missing, 1, first.n.saturating_sub(1));
+            let place = self.gaps.get(&first.n).cloned().unwrap_or_default();
+            let last = first.n.saturating_sub(1);
+            self.found_at(place, Breach::Missing, 1, last);
         }
     }
 }

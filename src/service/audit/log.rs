@@ -122,9 +122,9 @@ impl Log {
         &self.path
     }
 
-    /// The file for heads of the chain, if it exists.
+    /// The file for heads of the chain.
     pub fn heads(&self) -> Option<&Path> {
-        self.heads.as_deref().filter(|path| path.exists())
+        self.heads.as_deref()
     }
 
     /// Opens the log if needed, and writes the records that could not be written before. An error
@@ -167,7 +167,7 @@ impl Log {
             new = self.open_file(Some(new.begun.clone()), new.segment.last())?;
         }
         if is_closed {
-            self.remove_closed(&new.segment, state);
+            self.remove_closed(&new.segment);
         }
         Ok(state.open.insert(Arc::new(new)).clone())
     }
@@ -219,15 +219,14 @@ impl Log {
         self.tell(full.segment.close(full.room(self.retention)));
     }
 
-    /// Removes the oldest closed files; the records of that are written next.
-    fn remove_closed(&self, segment: &Segment, state: &mut LogState) {
+    /// Removes the oldest closed files.
+    fn remove_closed(&self, segment: &Segment) {
         let removed = self.tell(segment.remove_closed(self.retention.segments));
         let removed = removed.unwrap_or_default();
-        if let Some(last) = removed.iter().map(|file| file.modified).max() {
+        self.report(&removed.found);
+        if let Some(last) = removed.modified {
             self.tell(self.forget(&segment.folder, last));
         }
-        let records = removed.into_iter().map(|file| (file.record, None));
-        state.unwritten.extend(records);
     }
 
     fn tell<T>(&self, done: io::Result<T>) -> Option<T> {
@@ -440,8 +439,11 @@ impl Log {
     /// Verifies the chain, then writes a head from time to time, as long as this is polled.
     pub async fn watch(&self) {
         let log = self.clone();
-        let verified = tokio::task::spawn_blocking(move || log.verify(log.heads())).await;
-        if let Ok(Ok(verified)) = verified {
+        let verified = tokio::task::spawn_blocking(move || {
+            // Before its first record a host has no heads.
+            log.verify(log.heads().filter(|path| path.exists()))
+        });
+        if let Ok(Ok(verified)) = verified.await {
             self.report(&verified.breaches);
         }
         loop {

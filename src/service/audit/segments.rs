@@ -91,10 +91,12 @@ struct Tail {
     walk: Walk,
 }
 
-/// A file that was removed: the record that says so, and when it was last changed.
+/// Files that were removed: when the newest was last changed, and what is wrong with the records
+/// that were read for it.
+#[derive(Default)]
 pub(super) struct Removed {
-    pub record: String,
-    pub modified: SystemTime,
+    pub modified: Option<SystemTime>,
+    pub found: Vec<Finding>,
 }
 
 /// The name of a log in its folder.
@@ -280,10 +282,11 @@ impl Segment {
             .rename_new(&self.name, &format!("{}.{next:06}", self.name))
     }
 
-    /// Removes the oldest closed files, of which so many are kept.
-    pub fn remove_closed(&self, kept: usize) -> io::Result<Vec<Removed>> {
+    /// Removes the oldest closed files, of which so many are kept. Each is recorded before: one that
+    /// is still there, since its host was killed in between, is removed by the next.
+    pub fn remove_closed(&self, kept: usize) -> io::Result<Removed> {
         let (closed, _) = list_closed(&self.folder, &self.name)?;
-        let mut removed = Vec::new();
+        let mut removed = Removed::default();
         for (_, name) in closed.iter().take(closed.len().saturating_sub(kept)) {
             let Ok(file) = self.folder.trusted(name, OFlag::O_RDONLY) else {
                 continue;
@@ -296,15 +299,15 @@ impl Segment {
             if let Some(at) = last_record(&file)? {
                 walk(&file, name, at, &mut last)?;
             }
-            if self.folder.remove(name).is_ok() {
-                let now = jiff::Timestamp::now();
-                let last = last.to.map(|last| last.digest);
-                let record = json!({"removed": last, "file": name, "time": now});
-                removed.push(Removed {
-                    record: ascii(&record)?,
-                    modified: file.metadata()?.modified()?,
-                });
-            }
+            let now = jiff::Timestamp::now();
+            let last = last.to.map(|last| last.digest);
+            let record = ascii(&json!({"removed": last, "file": name, "time": now}))?;
+            let Some(found) = self.add(&record)? else {
+                break;
+            };
+            removed.found.extend(found);
+            self.folder.remove(name)?;
+            removed.modified = removed.modified.max(Some(file.metadata()?.modified()?));
         }
         Ok(removed)
     }
@@ -338,7 +341,12 @@ fn last_record(file: &File) -> io::Result<Option<u64>> {
 pub(super) fn walk(mut file: &File, name: &str, from: u64, along: &mut Walk) -> io::Result<()> {
     file.seek(SeekFrom::Start(from))?;
     let mut lines = BufReader::with_capacity(LAST_BYTES as usize, file);
-    (along.file, along.line) = (name.to_owned(), 0);
+    let start = if from > 0 {
+        format!(", from byte {from}")
+    } else {
+        String::new()
+    };
+    (along.file, along.line) = (format!("{name}{start}"), 0);
     let mut line = Vec::new();
     loop {
         line.clear();
@@ -465,7 +473,7 @@ mod tests {
         assert_eq!(names, ["log", "log.000004", "log.000005", "log.old"]);
         let last = text(folder, "log.000005");
         assert!(
-            last.starts_with(&line(5)) && last.contains("\"n\":5,"),
+            last.contains(&line(5)) && last.starts_with("{\"removed\":"),
             "{last}"
         );
         let gone = Segment::current(&log, None).expect("open");

@@ -3,7 +3,8 @@
 use super::chain::{Breach, Head, Heads, Walk};
 use super::log::Log;
 use super::segments;
-use std::fs::File;
+use crate::base::files;
+use nix::fcntl::OFlag;
 use std::io::{self, BufRead, BufReader};
 use std::path::Path;
 
@@ -18,10 +19,19 @@ impl Log {
         }
         let mut walk = Walk::default();
         for opened in files.iter().rev() {
+            if walk.to.is_none() {
+                walk.torn = None;
+            }
             let read = segments::walk(&opened.file, &opened.name, 0, &mut walk);
             read.map_err(|e| at(Path::new(&opened.name), e))?;
         }
         walk.end();
+        if walk.to.is_none() && heads.is_none() {
+            let path = self.path().display();
+            return Err(format!(
+                "{path}: there is no record to verify (--audit-log names a log)"
+            ));
+        }
         let heads = heads.map(|path| compare(path, &mut walk).map_err(|e| at(path, e)));
         walk.heads = heads.transpose()?;
         Ok(walk)
@@ -33,7 +43,11 @@ fn compare(path: &Path, walk: &mut Walk) -> io::Result<Heads> {
     let mut same = 0;
     let mut newest: Option<Head> = None;
     (walk.file, walk.line) = (path.display().to_string(), 0);
-    for line in BufReader::new(File::open(path)?).lines() {
+    let file = files::open(path, OFlag::empty())?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    for line in BufReader::new(file).lines() {
         walk.line += 1;
         // A line may have been cut off; those of removed files have no record.
         let Ok(head) = serde_json::from_str::<Head>(&line?) else {
@@ -48,9 +62,14 @@ fn compare(path: &Path, walk: &mut Walk) -> io::Result<Heads> {
             newest = Some(head);
         }
     }
-    let last = walk.to.as_ref().map_or(0, |last| last.n);
-    if let Some(newest) = newest.as_ref().filter(|newest| newest.n > last) {
-        walk.found(Breach::Missing, last + 1, newest.n);
+    let Some(known) = &newest else {
+        return Err(io::Error::other("no line of it is a head"));
+    };
+    // What only older heads name lay in files that were removed. Without the newest one nothing
+    // shows that this log is the one of which the heads are.
+    if !walk.digests.contains_key(&known.n) {
+        let last = walk.to.as_ref().map_or(0, |last| last.n);
+        walk.found(Breach::Missing, known.n.min(last + 1), known.n);
     }
     Ok(Heads {
         file: path.to_owned(),

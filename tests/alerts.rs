@@ -249,6 +249,29 @@ fn a_tool_that_changed_since_its_approval_is_sent() {
     let sent = alerts(&playground);
     assert!(kinds(&sent).contains(&"approvalChanged"), "{sent:?}");
     assert!(kinds(&sent).contains(&"securityError"), "{sent:?}");
+
+    // Under a server: when it looks again, and when the tool is called.
+    let sent = || kinds(&alerts(&playground)).contains(&"approvalChanged");
+    let script = playground.path("user_scripts/good/main.py");
+    for looks_again in [true, false] {
+        fs::write(&script, "print(1)\n").unwrap();
+        let mut server = Server::start(&playground);
+        assert_eq!(kind(&server.called("esc:good", json!({}))), "none");
+        fs::remove_file(got(&playground)).unwrap_or_default();
+        fs::write(&script, "print(3)\n").unwrap();
+        server.hang_up();
+        if !looks_again {
+            server.called("esc:good", json!({}));
+        }
+        wait_for("the alert", sent);
+        end(server);
+    }
+    // Before its start.
+    fs::remove_file(got(&playground)).unwrap();
+    let mut server = Server::start(&playground);
+    server.called("esc:good", json!({}));
+    wait_for("the alert", sent);
+    end(server);
 }
 
 #[test]
@@ -314,6 +337,14 @@ fn only_the_configuration_of_the_host_names_the_program() {
         Vec::<Value>::new(),
         "others may write it"
     );
+    let fault = "[alerts] command: no alert can be sent";
+    let checked = playground.cli(&["check"]);
+    assert!(
+        checked.code == Some(2) && checked.text().contains(fault),
+        "{checked:?}"
+    );
+    let doctor = playground.cli(&["doctor"]);
+    assert!(doctor.text().contains(fault), "{doctor:?}");
     fs::set_permissions(&notify, fs::Permissions::from_mode(0o755)).unwrap();
     playground.call("esc:greedy", "{}");
     assert_eq!(
@@ -321,6 +352,7 @@ fn only_the_configuration_of_the_host_names_the_program() {
         ["securityError"],
         "the control"
     );
+    assert!(!playground.cli(&["check"]).text().contains(fault));
 
     let config = playground.path("home/.config/toolhost/config.toml");
     fs::write(&config, "[alerts]\ncommand = [\"notify\"]\n").unwrap();

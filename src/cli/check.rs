@@ -11,6 +11,7 @@ use crate::base::text::{self, printable};
 use crate::executor::process::{Launchers, grants};
 use crate::manifest::schema::Schema;
 use crate::manifest::{Code, Problem, Severity};
+use crate::service::alerts::AlertSettings;
 use crate::service::{self, EarlyEnds, ready};
 use crate::{policy, registry};
 use serde::Serialize;
@@ -204,6 +205,10 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         .cloned();
     let what = PathBuf::from("(what is disabled)");
     files.extend(stops.err().map(|why| unreadable(what, why.to_string())));
+    let alerts = settings.config.alerts.iter();
+    let faults = alerts.filter_map(AlertSettings::fault);
+    let what = PathBuf::from("(configuration)");
+    files.extend(faults.map(|why| unreadable(what.clone(), why)));
     let mut seen = BTreeSet::new();
     let all = configured.chain(holding).chain(single);
     let mut policies: Vec<PathBuf> = all.filter(|path| seen.insert(real(path))).collect();

@@ -15,6 +15,7 @@ use crate::packages::Index;
 use crate::policy::packages::Ecosystem;
 use crate::sandbox::probe::OwnStatus;
 use crate::sandbox::{Problem, identity};
+use crate::service::alerts::AlertSettings;
 use crate::{policy, sandbox};
 use nix::errno::Errno;
 use serde::Serialize;
@@ -126,6 +127,9 @@ async fn report(settings: &Settings, launchers: &Arc<Launchers>) -> (Value, Exit
             "toolhost check",
         ));
     }
+    let alerts = settings.config.alerts.iter();
+    let faults = alerts.filter_map(AlertSettings::fault);
+    fixes.extend(faults.map(|why| hint(&why, "toolhost check")));
     let audit_log = host::audit_log(settings).map_err(|why| why.to_string());
     let audit_log = audit_log.and_then(|log| {
         log.open()

@@ -617,6 +617,9 @@ pub fn service(
     });
     start_traces(settings, &service);
     if let Some(alerts) = settings.config.alerts.clone() {
+        if let Some(why) = alerts.fault() {
+            tracing::error!(target: "toolhost::alert", "{why}");
+        }
         service.audit.alerts().begin(alerts, service.ledger.clone());
     }
     Ok(service)

@@ -43,7 +43,7 @@ pub use verdicts::advisories;
 pub use verdicts::approved::{Approval, ApprovalState};
 pub use verdicts::capability::needs_of;
 pub use verdicts::decide::{RUN_CODE, SCRIPT_SERVICE, decide, decide_run};
-pub use verdicts::packages::refused as refused_packages;
+pub use verdicts::packages::{refused as refused_packages, unlocked};
 pub use verdicts::runtime::ENVIRONMENTS;
 pub use verdicts::sessions::takes_source;
 pub use verdicts::tool_now::{ToolNow, definition};

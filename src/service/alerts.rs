@@ -40,6 +40,17 @@ pub struct AlertSettings {
     pub per_minute: Rates,
 }
 
+impl AlertSettings {
+    /// Why no alert would be sent.
+    pub fn fault(&self) -> Option<String> {
+        let why = helper_program::check(&self.command).err()?;
+        Some(format!(
+            "[alerts] command: no alert can be sent: {}",
+            printable(&why)
+        ))
+    }
+}
+
 /// How many calls may end so in a minute without an alert; `USUAL_RATE` where it is not said.
 pub type Rates = BTreeMap<Ended, u64>;
 

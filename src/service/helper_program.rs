@@ -22,10 +22,9 @@ const VARIABLES: [&str; 7] = [
     "DBUS_SESSION_BUS_ADDRESS",
 ];
 
-/// Runs a program and returns its output, of at most `most` bytes. `input`: what a pipe holds at
-/// most. Refuses a program or argument file that other users can change.
-pub(super) async fn run(words: &[String], input: &[u8], most: u64) -> Result<Vec<u8>, String> {
-    let (program, rest) = words.split_first().ok_or("it names no program")?;
+/// Refuses a program or argument file that is not there, or that other users can change.
+pub(super) fn check(words: &[String]) -> Result<(), String> {
+    let program = words.first().ok_or("it names no program")?;
     for path in words.iter().filter(|word| word.starts_with('/')) {
         let facts = std::fs::metadata(path).map(|facts| (facts.mode(), facts.uid()));
         match facts {
@@ -37,6 +36,14 @@ pub(super) async fn run(words: &[String], input: &[u8], most: u64) -> Result<Vec
             Err(_) => {}
         }
     }
+    Ok(())
+}
+
+/// Runs a program and returns its output, of at most `most` bytes. `input`: what a pipe holds at
+/// most.
+pub(super) async fn run(words: &[String], input: &[u8], most: u64) -> Result<Vec<u8>, String> {
+    check(words)?;
+    let (program, rest) = words.split_first().ok_or("it names no program")?;
     let mut command = tokio::process::Command::new(program);
     let variables = VARIABLES
         .iter()

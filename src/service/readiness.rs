@@ -179,6 +179,12 @@ pub fn foresee(
     if let Ok(shape) = &mut decision.shape {
         let looked = ledger::look_back(shape, ledger, written).err();
         let fault = looked.or_else(|| grants::foresee(shape).map(|(fault, _)| fault));
+        let required = decision.packages.required.as_ref();
+        let granted = required.zip(decision.grants.packages.as_ref());
+        let unlocked = granted.and_then(|(required, grant)| {
+            policy::unlocked(required, &grant.rules, &tool.manifest.id)
+        });
+        let fault = fault.or(unlocked);
         decision.shape = fault.map_or_else(|| Ok(shape.clone()), Err);
     }
 }

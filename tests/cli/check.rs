@@ -553,11 +553,11 @@ const PARSED: [(&str, &str, &str); 8] = [
         "x",
         "",
     ),
-    ("def run(x:\n    return x\n", "x", "line 1: SyntaxError"),
+    ("def run(x:\n    return x\n", "x", "main.py:1: SyntaxError"),
     (
         "return 1\ndef run(x): return x\n",
         "x",
-        "line 1: SyntaxError",
+        "main.py:1: SyntaxError",
     ),
     (
         "def run(y=1):\n    return y\n",
@@ -616,29 +616,29 @@ const HINTED: [(&str, &[&str]); 8] = [
     (
         "import os as o\no.system('x')\nfrom subprocess import run as r\nr(['x'])\n",
         &[
-            "line 2: `os.system` starts processes",
-            "line 3: `subprocess.run` starts processes",
-            "line 4: `subprocess.run` starts processes",
+            "main.py:2: `os.system` starts processes",
+            "main.py:3: `subprocess.run` starts processes",
+            "main.py:4: `subprocess.run` starts processes",
         ],
     ),
     (
         "def f():\n    import ctypes, socket\n\neval('1')\n\u{ff45}val('2')\n",
         &[
-            "line 2: `ctypes` calls native code",
-            "line 2: `socket` reaches the network",
-            "line 4: `eval` runs text or data as code",
-            "line 5: `eval` runs text or data as code",
+            "main.py:2: `ctypes` calls native code",
+            "main.py:2: `socket` reaches the network",
+            "main.py:4: `eval` runs text or data as code",
+            "main.py:5: `eval` runs text or data as code",
         ],
     ),
     (
         "m = __import__('o' + 's')\n",
-        &["line 1: `__import__` loads modules by name"],
+        &["main.py:1: `__import__` loads modules by name"],
     ),
     (
         "import importlib\nm = importlib.import_module('os')\n",
         &[
-            "line 1: `importlib` loads modules by name",
-            "line 2: `importlib.import_module` loads modules by name",
+            "main.py:1: `importlib` loads modules by name",
+            "main.py:2: `importlib.import_module` loads modules by name",
         ],
     ),
     // A module of its own with that name, a variable, and a name that is made as it runs.

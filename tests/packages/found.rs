@@ -459,6 +459,18 @@ fn every_report_says_what_decides() {
     .unwrap();
     playground.settle();
     assert!(is_available(&playground, "bare"), "{suggested}");
+    // But for its lock.
+    says(
+        &playground,
+        &["audit", "esc:bare"],
+        &["a call is refused: DependencyError", "are not locked"],
+    );
+    says(&playground, &["audit", "esc:locked"], &["can be called"]);
+    let words = [
+        "every call is refused: its packages are not locked; `toolhost ",
+        "deps lock esc:bare` writes the lock",
+    ];
+    says(&playground, &["check"], &words);
 
     let saved = playground.path("home/before.json");
     fs::write(

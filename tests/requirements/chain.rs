@@ -228,7 +228,7 @@ fn what_somebody_did_to_the_log_shows() {
         write(&playground, &nothing);
         let ended = playground.cli(&["log", "verify"]);
         assert!(
-            ended.code == Some(4) && ended.stderr.contains("audit.jsonl: there is no record"),
+            ended.code == Some(4) && ended.stderr.contains("audit.jsonl: it has no record"),
             "{ended:?}"
         );
     }

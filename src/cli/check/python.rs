@@ -2,7 +2,8 @@
 //! fault of syntax, a function that does not take what the manifest declares, and hints about what
 //! the script could do.
 
-use crate::base::{files, text};
+use crate::base::files;
+use crate::base::text::{self, printable};
 use crate::cli::process;
 use crate::executor::process::{Launchers, examine};
 use crate::manifest::{Code, Handler, Language, Problem, Severity};
@@ -211,7 +212,10 @@ impl Parser<'_> {
                 .to_owned(),
             kind: FindingKind::Hint,
         });
-        let problems = findings.into_iter().chain(unseen).map(Finding::problem);
+        let path = script.tool.site.script.as_deref().and_then(Path::file_name);
+        let name = printable(&path.unwrap_or_default().to_string_lossy());
+        let problems = findings.into_iter().chain(unseen);
+        let problems = problems.map(|finding| finding.problem(&name));
         add(script, problems.collect(), files);
     }
 }
@@ -226,7 +230,8 @@ fn add(script: &Script, mut problems: Vec<Problem>, files: &mut [FileReport]) {
 }
 
 impl Finding {
-    fn problem(self) -> Problem {
+    /// `script`: its name.
+    fn problem(self, script: &str) -> Problem {
         let (severity, code, words) = match self.kind {
             FindingKind::Failure => (Severity::Error, Code::Dependency, "every call fails"),
             FindingKind::Likely => (Severity::Warning, Code::Dependency, "a call fails"),
@@ -235,7 +240,7 @@ impl Finding {
         let (pointer, place) = match self.line {
             0 if self.kind != FindingKind::Hint => ("/handler/entryPoint", String::new()),
             0 => ("/handler/scriptPath", String::new()),
-            line => ("/handler/scriptPath", format!("line {line}: ")),
+            line => ("/handler/scriptPath", format!("{script}:{line}: ")),
         };
         let message = format!("{words}: {place}{}", self.message);
         Problem::new(severity, code, pointer, message)

@@ -6,6 +6,7 @@ use super::ceiling::{Ceiling, Ceilings};
 use super::verdict::{Narrower, Refusal, RequestKind, Verdict};
 use crate::base::layer::Layer;
 use crate::base::text::printable;
+use crate::fault::{Fault, Kind};
 use crate::policy::grammar::{
     DeniedPackage, Ecosystem, Package, PackageGrant, PackageRequirements, PackageRules,
     PackagesAllowed, packages, versions,
@@ -236,8 +237,28 @@ fn denies(denied: &DeniedPackage, ecosystem: Ecosystem, package: &Package) -> bo
     same && range.is_none_or(|range| versions::may_hold(ecosystem, range, &package.version))
 }
 
-/// A warning that lists the requirements without an exact version, unless there is a lock.
-pub fn unpinned(requirements: &PackageRequirements) -> Option<String> {
+/// The fault of every call where the policy requires a lock and there is none.
+pub fn unlocked(required: &PackageRequirements, rules: &PackageRules, id: &str) -> Option<Fault> {
+    let message = "this tool's packages are not locked, so nothing was run";
+    let fix = format!("`toolhost deps lock {id}` writes the lock, and shows what it holds");
+    let fault = Fault::new(Kind::DependencyError, message).details(fix);
+    required.lacks_lock(rules).then_some(fault)
+}
+
+/// A warning where there is no lock: it lists the requirements without an exact version, or says
+/// that the policy requires one.
+pub fn unpinned(
+    requirements: &PackageRequirements,
+    allowance: Option<&Allowance>,
+    id: &str,
+) -> Option<String> {
+    let allowed = allowance.and_then(|allowance| allowance.as_ref().ok());
+    if allowed.is_some_and(|allowed| requirements.lacks_lock(&allowed.rules)) {
+        return Some(format!(
+            "warning: every call is refused: its packages are not locked; `toolhost deps lock {id}` \
+            writes the lock"
+        ));
+    }
     let loose = requirements
         .requires
         .iter()
@@ -259,7 +280,7 @@ pub fn unpinned(requirements: &PackageRequirements) -> Option<String> {
     (!requirements.locked).then(|| {
         format!(
             "warning: not pinned, so another day may bring another version: {few}; `toolhost \
-            deps lock` pins it"
+            deps lock {id}` pins it"
         )
     })
 }

@@ -66,8 +66,10 @@ impl Decision {
     }
 
     fn add_packages(&mut self, required: PackageRequirements, machine: &Machine) {
-        self.notes.all.extend(packages::unpinned(&required));
         let allowance = self.packages.allowed.get(&required.ecosystem);
+        let id = self.identity.tool.split('@').next().unwrap_or_default();
+        let unpinned = packages::unpinned(&required, allowance, id);
+        self.notes.all.extend(unpinned);
         let vulnerable = packages::vulnerable(&required, allowance);
         self.notes.all.extend(vulnerable);
         let answer = packages::grant_of(&required, allowance, &machine.indexes);

@@ -29,7 +29,7 @@ impl Log {
         if walk.to.is_none() && heads.is_none() {
             let path = self.path().display();
             return Err(format!(
-                "{path}: there is no record to verify (--audit-log names a log)"
+                "{path}: it has no record, so there is nothing to verify"
             ));
         }
         let heads = heads.map(|path| compare(path, &mut walk).map_err(|e| at(path, e)));

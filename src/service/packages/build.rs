@@ -167,13 +167,8 @@ impl Packages {
         within: Duration,
         report: impl FnMut(String),
     ) -> Result<Ready, Fault> {
-        if need.wanted.lacks_lock(&need.rules) {
-            let message = "this tool's packages are not locked, so nothing was run";
-            let fix = format!(
-                "`toolhost deps lock {}` writes the lock, and shows what it holds",
-                need.id()
-            );
-            return Err(Fault::new(Kind::DependencyError, message).details(fix));
+        if let Some(fault) = policy::unlocked(&need.wanted, &need.rules, &need.id()) {
+            return Err(fault);
         }
         let key = self.key(&need)?;
         let found = self.hold(&key).await?;

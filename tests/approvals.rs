@@ -101,7 +101,7 @@ fn only_what_was_approved_runs_and_one_byte_is_a_change() {
         // Without a reason nothing is recorded.
         let shown = playground.cli(&["approve", "esc:one"]);
         assert!(
-            shown.text().contains("not approved before"),
+            shown.text().contains("No approval of it is on record"),
             "{}",
             shown.text()
         );
@@ -123,6 +123,8 @@ fn only_what_was_approved_runs_and_one_byte_is_a_change() {
         assert_eq!(record["why"], "a test");
         assert_eq!(record["digests"]["code"].as_str().unwrap().len(), 64);
         let records = playground.records();
+        let script = |line: &Value| line["digests"]["script"].as_str().map(str::len);
+        assert!(records.iter().any(|line| script(line) == Some(64)));
         assert!(
             records
                 .iter()
@@ -458,7 +460,7 @@ fn what_is_too_large_or_no_plain_code_is_refused_and_says_how_to_go_on() {
     fs::remove_dir_all(&many).unwrap();
     fs::create_dir(folder.join(".venv")).unwrap();
     fs::write(folder.join(".venv/pyvenv.cfg"), "home = /usr/bin\n").unwrap();
-    refused("a venv", " deps lock`");
+    refused("a venv", " deps lock ");
     fs::remove_dir_all(folder.join(".venv")).unwrap();
     let pipe = folder.join("data/pipe");
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRUSR).unwrap();
@@ -505,9 +507,22 @@ fn a_manifest_names_its_own_digest_without_a_record() {
         fs::write(&file, manifest.to_string()).unwrap();
     };
     pinned(&"0".repeat(64));
-    playground.expect("esc:one", "{}", CHANGED);
+    let refused = playground.expect("esc:one", "{}", CHANGED);
+    assert!(
+        refused.stderr.contains("`approval.sha256`"),
+        "{}",
+        refused.stderr
+    );
+    assert!(!refused.stderr.contains("--why"), "{}", refused.stderr);
+    let (code, state, changed) = verified(&playground, "esc:one@1.0.0");
+    assert_eq!((code, &*state), (Some(3), "changed"), "{changed}");
+    // A record would not make it run.
+    let recorded = playground.cli(&["approve", "esc:one", "--why", "w", "--yes"]);
+    assert_eq!(recorded.code, Some(2), "{}", recorded.stderr);
+    assert!(recorded.stderr.contains(pin), "{}", recorded.stderr);
     pinned(pin);
     playground.expect("esc:one", "{}", GOOD);
+    assert!(unchanged(&playground, "esc:one@1.0.0"));
     fs::write(
         playground.path("user_scripts/one/helper.py"),
         "WORD = 'evil'\n",
@@ -563,7 +578,10 @@ fn what_builtin_tools_run_is_approved_code_and_source_text_is_for_policies() {
     run("one/main.py", "refuse");
     approve(&playground, &["esc:one"]);
     run("one/main.py", "good");
-    run("free/main.py", "no tool that is approved");
+    run(
+        "free/main.py",
+        "free/main.py belongs to no tool: give it a manifest",
+    );
     fs::write(
         playground.path("user_scripts/one/helper.py"),
         "WORD = 'evil'\n",
@@ -625,4 +643,145 @@ fn a_module_and_tools_without_code_are_approved_too() {
     );
     fs::write(folder.join("page.txt"), "evil").unwrap();
     playground.expect("esc:page", "{}", CHANGED);
+}
+
+#[test]
+fn what_is_new_is_said_from_the_value_that_is_compared() {
+    if !has("python", 1) {
+        return;
+    }
+    let playground = strict(Who::ours());
+    approve(&playground, &["esc:one"]);
+    let policy = playground.path("sandbox-policies/strict.policy.toml");
+    let manifest = playground.path("user_scripts/one/one.tool.json");
+    let shown = || playground.cli(&["approve", "esc:one"]).text();
+    // The control: other bytes, and no new grant.
+    fs::write(playground.path("user_scripts/one/more.py"), "").unwrap();
+    let said = shown();
+    assert!(
+        said.contains("No grant, limit or capability is new."),
+        "{said}"
+    );
+    assert!(said.contains("new file: ./more.py"), "{said}");
+    let rules = fs::read_to_string(&policy).unwrap();
+    let asks = fs::read_to_string(&manifest).unwrap();
+    let more = rules.replace("./out/**", "./**");
+    fs::write(&policy, more).unwrap();
+    fs::write(&manifest, asks.replace("\"out/\"", "\"out/\", \"more/\"")).unwrap();
+    let said = shown();
+    assert!(said.contains("new: write ./more/**"), "{said}");
+    assert!(!said.contains("is new."), "{said}");
+    // A larger limit, by its ceiling.
+    fs::write(&manifest, asks).unwrap();
+    fs::write(
+        &policy,
+        rules.replace("[approval]", "[limits]\ntimeout_ms = 400_000\n[approval]"),
+    )
+    .unwrap();
+    let said = shown();
+    assert!(!said.contains("is new."), "{said}");
+    assert!(said.contains("new: timeoutMs 400000"), "{said}");
+}
+
+#[test]
+fn how_a_secret_is_used_is_part_of_what_was_approved() {
+    if !has("python", 1) {
+        return;
+    }
+    let playground = strict(Who::ours());
+    let asks = json!({"securityContext": {"requiredCapabilities": ["secret:KEY"],
+        "networkAccess": {"allowHosts": ["api.example.org"]}}});
+    playground.tool("web", "python", "print(1)\n", asks);
+    let rules = |from: &str, paths: &str| {
+        let rules = format!(
+            "[approval]\nrequired = true\n[network]\nhosts = [{{ host = \"api.example.org\", why = \"w\" }}]\n\
+             [secrets]\ngrant = [{{ name = \"KEY\", from = \"{from}\", why = \"w\", header = {{ host = \
+             \"api.example.org\", name = \"authorization\"{paths} }} }}]\n"
+        );
+        playground.policy("web", "esc:web", &rules);
+    };
+    let narrow = ", methods = [\"GET\"], paths = [\"/repos/**\"]";
+    rules("env:ONE", narrow);
+    playground.settle();
+    approve(&playground, &["esc:web"]);
+    assert_eq!(verified(&playground, "esc:web@1.0.0").1, "unchanged");
+    for (from, paths) in [("env:ONE", ""), ("env:TWO", narrow)] {
+        rules(from, paths);
+        let (code, state, changed) = verified(&playground, "esc:web@1.0.0");
+        assert_eq!((code, &*state), (Some(3), "changed"), "{from} {paths}");
+        assert!(changed.contains("grants"), "{changed}");
+        let said = playground.cli(&["approve", "esc:web"]).text();
+        assert!(said.contains("new: KEY"), "{said}");
+    }
+    rules("env:ONE", narrow);
+    assert_eq!(verified(&playground, "esc:web@1.0.0").1, "unchanged");
+}
+
+#[test]
+fn where_nothing_is_approved_nothing_is_verified() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    playground.settle();
+    let verify = playground.cli(&["approve", "--verify", "--json"]);
+    assert_eq!(verify.code, Some(3), "{}", verify.stderr);
+    assert_eq!(verify.out["unchanged"], false, "{}", verify.out);
+    assert!(
+        verify.stderr.contains("Nothing is approved here"),
+        "{}",
+        verify.stderr
+    );
+    assert!(
+        verify.stderr.contains("sandbox-policies/approvals.toml"),
+        "{}",
+        verify.stderr
+    );
+    let list = playground.cli(&["approve", "--list"]);
+    assert_eq!(list.code, Some(0), "{}", list.stderr);
+    // What comes with this binary has no code that a person could approve.
+    playground.allow_builtin_tools();
+    let own = playground.cli(&[
+        "approve",
+        "core:execute-python-script",
+        "--why",
+        "w",
+        "--yes",
+    ]);
+    assert_eq!(own.code, Some(2), "{}", own.stderr);
+    assert!(own.stderr.contains("needs no approval"), "{}", own.stderr);
+    assert!(!playground.path("sandbox-policies/approvals.toml").exists());
+}
+
+#[test]
+fn approvals_at_the_same_time_lose_nothing() {
+    if !has("python", 1) {
+        return;
+    }
+    let playground = strict(Who::ours());
+    let names: Vec<String> = (0..6).map(|n| format!("t{n}")).collect();
+    for name in &names {
+        playground.tool(name, "python", "print(1)\n", json!({}));
+    }
+    playground.settle();
+    let all = |words: &[&str]| {
+        std::thread::scope(|scope| {
+            let runs: Vec<_> = names
+                .iter()
+                .map(|name| {
+                    let of = format!("esc:{name}");
+                    let playground = &playground;
+                    scope.spawn(move || playground.cli(&[&["approve", &of], words].concat()).code)
+                })
+                .collect();
+            for run in runs {
+                assert_eq!(run.join().unwrap(), Some(0));
+            }
+        });
+    };
+    let count = || {
+        let text = fs::read_to_string(playground.path("sandbox-policies/approvals.toml")).unwrap();
+        text.matches("[[approval]]").count()
+    };
+    all(&["--why", "w", "--yes"]);
+    assert_eq!(count(), names.len());
+    all(&["--revoke"]);
+    assert_eq!(count(), 0);
 }

@@ -4,6 +4,7 @@
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
 use super::{allow, audit, diff, host, words};
+use crate::base::files::Folder;
 use crate::base::text::{self, printable};
 use crate::manifest::Selector;
 use crate::policy::{self, APPROVALS_FILE, ApprovalRecord, ToolNow};
@@ -18,11 +19,16 @@ use toml_edit::{ArrayOfTables, DocumentMut, Item, Table};
 /// What a new file begins with.
 const HEAD: &str = "# Written by `toolhost approve`: what a person agreed to run.\n\n";
 const TABLE: &str = "approval";
-const STATES: [words::Table; 1] = [(
+const LOCK: &str = ".approvals.lock";
+const LISTED: [words::Table; 1] = [("approvals", &["of", "by", "at", "why"], &[])];
+const VERIFIED: [words::Table; 1] = [(
     "approvals",
     &["of", "state", "by", "at", "why"],
     &["changed"],
 )];
+const OTHER_PIN: &str = "its manifest names another digest";
+/// Most changed files that are shown of one tool.
+const MAX_LINES: usize = 40;
 
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct Args {
@@ -56,16 +62,23 @@ pub struct Args {
 struct Approving<'a> {
     settings: &'a Settings,
     known: host::Tools,
+    /// The same host, as it is where nothing waits for an approval: what a tool would have.
+    met: host::Tools,
 }
 
 pub fn run(settings: &Settings, args: &Args) -> anyhow::Result<ExitCode> {
+    let known = host::Tools::load(settings)?;
     let approving = Approving {
         settings,
-        known: host::Tools::load(settings)?,
+        met: known.under(known.policies.without_approvals()),
+        known,
     };
     let name = args.all_of.as_ref().or(args.tool.as_ref());
     if args.list || args.verify {
         return approving.report(name, args);
+    }
+    if args.json {
+        return Err(refused("--json is for --list and --verify").into());
     }
     let name = name.map(String::as_str).unwrap_or_default();
     if args.revoke {
@@ -78,6 +91,10 @@ pub fn run(settings: &Settings, args: &Args) -> anyhow::Result<ExitCode> {
     approving.record(&tools, set.as_deref(), args)
 }
 
+fn is_builtin(tool: &Tool) -> bool {
+    tool.site.manifest.as_os_str().is_empty()
+}
+
 fn refused(why: impl std::fmt::Display) -> Refusal {
     Refusal::new(Exit::Caller, format!("{why}; nothing was written"))
 }
@@ -88,6 +105,14 @@ impl Approving<'_> {
         if !is_set && !name.ends_with('*') {
             let tool = self.known.snapshot.find(name);
             let tool = tool.map_err(|fault| Refusal::from_fault(&fault))?;
+            if is_builtin(&tool) {
+                return Err(refused(format!(
+                    "{} comes with this binary and needs no approval: a script that it runs is approved \
+                     with its own tool, and source text is allowed by policy",
+                    tool.manifest.id
+                ))
+                .into());
+            }
             return Ok((vec![tool], None));
         }
         let set = Selector::try_from(name.to_owned()).map_err(refused)?;
@@ -102,7 +127,7 @@ impl Approving<'_> {
     fn of_set(&self, set: &Selector) -> impl Iterator<Item = Arc<Tool>> {
         let tools = self.known.snapshot.list(&Filter::default()).into_iter();
         let of_set = tools.filter(|tool| set.matches(&tool.manifest.id));
-        of_set.filter(|tool| !tool.site.manifest.as_os_str().is_empty())
+        of_set.filter(|tool| !is_builtin(tool))
     }
 
     /// What the tool is now. The error says why it cannot be approved.
@@ -125,7 +150,7 @@ impl Approving<'_> {
 
     /// Prints what the tool may do, and how it differs from what was approved last.
     fn show(&self, tool: &Tool) {
-        let mut shown = audit::of_tool(self.settings, &self.known, tool);
+        let mut shown = audit::of_tool(self.settings, &self.met, tool);
         match self.look(tool) {
             Err(why) => shown += &format!("  cannot be approved: {}\n", printable(&why)),
             Ok(now) => {
@@ -137,8 +162,14 @@ impl Approving<'_> {
     }
 
     fn change(&self, tool: &Tool, now: &ToolNow) -> String {
+        let pin = now.digests.pin();
+        if now.differs_from_pin(&tool.manifest) {
+            return format!(
+                "  Its manifest names another digest; if you agree, let it name {pin}\n"
+            );
+        }
         let Some(record) = self.last(tool) else {
-            return "  It was not approved before.\n".to_owned();
+            return "  No approval of it is on record here.\n".to_owned();
         };
         let changed = record.digests.changed(&now.digests);
         if changed.is_empty() {
@@ -149,10 +180,7 @@ impl Approving<'_> {
         let before = folders.and_then(|folders| folders.recall(record));
         let between = before.map_or_else(
             || "  This host does not have what was approved, only its digests.\n".to_owned(),
-            |before| {
-                let between = policy::diff::of_documents(&tool.reference(), &before, &now.details);
-                diff::text(&between)
-            },
+            |before| between(&tool.reference(), &before, &now.details),
         );
         format!(
             "  Changed since it was approved {}: {parts}\n{between}",
@@ -167,14 +195,25 @@ impl Approving<'_> {
         set: Option<&str>,
         args: &Args,
     ) -> anyhow::Result<ExitCode> {
-        let Some(why) = args.why.as_ref().filter(|why| !why.trim().is_empty()) else {
+        let Some(why) = &args.why else {
             words::note("Nothing was recorded: --why TEXT records that you approve this.");
             return Ok(Exit::Ok.into());
         };
+        if why.trim().is_empty() {
+            return Err(refused("--why is empty: say why you approve this").into());
+        }
         let mut records = Vec::new();
         for tool in tools {
             let now = self.look(tool);
             let now = now.map_err(|why| refused(format!("{}: {why}", tool.reference())))?;
+            if now.differs_from_pin(&tool.manifest) {
+                let of = tool.reference();
+                let pin = now.digests.pin();
+                let why = format!(
+                    "{of}: its manifest names another digest: let `approval.sha256` be {pin} first"
+                );
+                return Err(refused(why).into());
+            }
             records.push((new_record(tool.reference(), why, Some(&now)), now));
         }
         if !args.yes && !allow::is_agreed()? {
@@ -242,7 +281,17 @@ impl Approving<'_> {
             let words = "this host has one file of policies: approvals lie in a folder of policies";
             return Err(refused(words).into());
         }
-        let path: PathBuf = std::path::absolute(folder)?.join(APPROVALS_FILE);
+        let path: PathBuf = std::path::absolute(&folder)?.join(APPROVALS_FILE);
+        let cannot = |error: std::io::Error| {
+            let uid = nix::unistd::geteuid();
+            refused(format!(
+                "{}: user {uid} cannot change it: {error}",
+                text::path(&path)
+            ))
+        };
+        // Others change the file at the same time, too.
+        let open = Folder::make(&folder).map_err(cannot)?;
+        let _lock = open.wait_for_lock(LOCK).map_err(cannot)?;
         let before = path
             .exists()
             .then(|| std::fs::read_to_string(&path))
@@ -258,7 +307,6 @@ impl Approving<'_> {
             "uid": nix::unistd::getuid().as_raw(),
             "user": host::login(),
         }));
-        std::fs::create_dir_all(path.parent().unwrap_or(&path))?;
         words::write_file(&path, &after, before.is_some())?;
         for record in records {
             words::note(&format!("{}: {} in {}", record.of, what, text::path(&path)));
@@ -272,17 +320,44 @@ impl Approving<'_> {
         let shown = all.filter(|record| name.is_none_or(|name| record.is_of(name)));
         let mut lines: Vec<Value> = shown.map(|record| self.line(record, args.verify)).collect();
         if args.verify {
-            lines.extend(self.unapproved(name));
+            lines.extend(self.without_record(name));
         }
         let good = |line: &&Value| !args.verify || line["state"] == "unchanged";
         let is_good = lines.iter().filter(good).count() == lines.len();
+        let is_none = lines.is_empty();
         let mut report = json!({ "approvals": lines });
         if args.verify {
-            report["unchanged"] = json!(is_good);
+            report["unchanged"] = json!(is_good && !is_none);
         }
-        words::answer(&report, args.json, || words::render(&report, &STATES));
+        if args.verify && self.runs_source_text() {
+            words::note(policy::SOURCE_TEXT);
+        }
+        if is_none {
+            let file = self.settings.policy_path().join(APPROVALS_FILE);
+            let of = name.map_or_else(String::new, |name| format!(" of {}", printable(name)));
+            words::note(&format!(
+                "Nothing{of} is approved here: {} has no record.",
+                text::path(&file)
+            ));
+            host::say_root(self.settings);
+        }
+        let tables = if args.verify { VERIFIED } else { LISTED };
+        words::answer(&report, args.json, || words::render(&report, &tables));
+        let is_good = is_good && !(is_none && args.verify);
         let exit = if is_good { Exit::Ok } else { Exit::Policy };
         Ok(exit.into())
+    }
+
+    /// Whether an agent may run source text on a host that requires approval of it.
+    fn runs_source_text(&self) -> bool {
+        let tool = self.known.snapshot.find(policy::RUN_CODE);
+        tool.is_ok_and(|tool| {
+            let rule = self
+                .known
+                .policies
+                .approval_rule(&tool.manifest.id, &tool.site.manifest);
+            rule.is_some() && self.known.decide(&tool).refused().is_none()
+        })
     }
 
     fn line(&self, record: &ApprovalRecord, verify: bool) -> Value {
@@ -303,12 +378,19 @@ impl Approving<'_> {
     fn compared(&self, record: &ApprovalRecord) -> Result<Vec<String>, String> {
         if record.names.is_empty() {
             let tool = self.known.snapshot.find(&record.of);
-            let tool = tool.map_err(|fault| fault.message)?;
+            let gone = |_| {
+                format!(
+                    "not loaded any more: `toolhost approve {} --revoke` forgets it",
+                    record.of
+                )
+            };
+            let tool = tool.map_err(gone)?;
             return Ok(match self.look(&tool) {
                 Err(why) => vec![why],
                 Ok(now) => {
                     let parts = record.digests.changed(&now.digests).into_iter();
-                    parts.map(str::to_owned).collect()
+                    let pin = now.differs_from_pin(&tool.manifest).then_some(OTHER_PIN);
+                    parts.chain(pin).map(str::to_owned).collect()
                 }
             });
         }
@@ -324,20 +406,75 @@ impl Approving<'_> {
         Ok(new.chain(gone).collect())
     }
 
-    /// The tools that need an approval, and have no record.
-    fn unapproved(&self, name: Option<&String>) -> Vec<Value> {
+    /// The tools that need an approval, or name their own digest, and have no record.
+    fn without_record(&self, name: Option<&String>) -> Vec<Value> {
         let policies = &self.known.policies;
         let tools = self.of_set(&Selector::Any).filter(|tool| {
-            let rule = policies.approval_rule(&tool.manifest.id, &tool.site.manifest);
-            rule.is_some() && policies.approvals.find(&tool.reference()).is_none()
+            let of = tool.reference();
+            let id = &tool.manifest.id;
+            policies.approvals.find(&of).is_none()
+                && name.is_none_or(|name| {
+                    let set = Selector::try_from(name.clone());
+                    of == *name || set.is_ok_and(|set| set.matches(id))
+                })
         });
-        let names = tools.map(|tool| tool.reference());
-        let meant = names
-            .filter(|of| name.is_none_or(|name| of == name || of.starts_with(&format!("{name}@"))));
-        meant
-            .map(|of| json!({ "of": of, "state": "not approved" }))
-            .collect()
+        let lines = tools.filter_map(|tool| {
+            let rule = policies.approval_rule(&tool.manifest.id, &tool.site.manifest);
+            let pinned = tool.manifest.approval.is_some();
+            let changed = match self
+                .look(&tool)
+                .map(|now| now.differs_from_pin(&tool.manifest))
+            {
+                Err(why) => vec![why],
+                Ok(true) => vec![OTHER_PIN.to_owned()],
+                Ok(false) => Vec::new(),
+            };
+            let state = match rule {
+                Some(_) => "not approved",
+                None if !pinned => return None,
+                None if changed.is_empty() => "unchanged",
+                None => "changed",
+            };
+            let changed = if pinned { changed } else { Vec::new() };
+            Some(json!({ "of": tool.reference(), "state": state, "changed": changed }))
+        });
+        lines.collect()
     }
+}
+
+/// What is new, what is gone, and which files and words of the manifest changed.
+fn between(tool: &str, before: &Value, now: &Value) -> String {
+    let new = policy::newly(&before["grants"], &now["grants"]);
+    let gone = policy::newly(&now["grants"], &before["grants"]);
+    let mut lines: Vec<String> = new.iter().map(|it| format!("new: {it}")).collect();
+    if new.is_empty() {
+        lines.push("No grant, limit or capability is new.".to_owned());
+    }
+    lines.extend(gone.iter().map(|it| format!("no longer: {it}")));
+    let files = |side: &Value| side["code"].as_object().cloned().unwrap_or_default();
+    let [old, code] = [files(before), files(now)];
+    let names: BTreeSet<&String> = old.keys().chain(code.keys()).collect();
+    let changes = names.into_iter().filter_map(|name| {
+        let what = match (old.get(name), code.get(name)) {
+            (before, now) if before == now => return None,
+            (None, _) => "new file",
+            (_, None) => "file gone",
+            _ => "file changed",
+        };
+        Some(format!("{what}: {name}"))
+    });
+    let changes: Vec<String> = changes.collect();
+    lines.extend(changes.iter().take(MAX_LINES).cloned());
+    if let Some(more) = changes.len().checked_sub(MAX_LINES + 1) {
+        lines.push(format!("and {} files more", more + 1));
+    }
+    let text: String = lines
+        .iter()
+        .map(|it| format!("    {}\n", printable(it)))
+        .collect();
+    let [before, now] = [before, now].map(|side| &side["definition"]);
+    let manifest = policy::diff::of_documents(tool, before, now);
+    text + &diff::tables(&manifest)
 }
 
 fn new_record(of: String, why: &str, now: Option<&ToolNow>) -> ApprovalRecord {

@@ -60,18 +60,23 @@ const MAX_VALUE_CHARS: usize = 120;
 
 /// The differences for a person.
 pub fn text(diff: &policy::diff::Diff) -> String {
+    let first = match (diff.newly.is_empty(), diff.different.is_empty()) {
+        (false, _) => "",
+        (true, true) => "The change allows nothing new.\n",
+        (true, false) => "No grant, limit or capability is new.\n",
+    };
+    format!("{first}{}", tables(diff))
+}
+
+/// The tables of the differences alone.
+pub fn tables(diff: &policy::diff::Diff) -> String {
     let mut report = serde_json::to_value(diff).unwrap_or_default();
     for value in report["different"].as_array_mut().into_iter().flatten() {
         for side in ["now", "before"] {
             value[side] = text::head(&text::json(&value[side], false), MAX_VALUE_CHARS).into();
         }
     }
-    let first = match (diff.newly.is_empty(), diff.different.is_empty()) {
-        (false, _) => "",
-        (true, true) => "The change allows nothing new.\n",
-        (true, false) => "No grant, limit or capability is new.\n",
-    };
-    format!("{first}{}", words::render(&report, &TABLES))
+    words::render(&report, &TABLES)
 }
 
 type Result<T, E = fault::Fault> = std::result::Result<T, E>;

@@ -271,6 +271,16 @@ impl Tools {
         self.snapshot.list(&registry::Filter::default())
     }
 
+    /// The same tools under other policies.
+    pub fn under(&self, policies: policy::Policies) -> Tools {
+        Tools {
+            snapshot: self.snapshot.clone(),
+            policies: Arc::new(policies),
+            machine: self.machine.clone(),
+            launchers: self.launchers.clone(),
+        }
+    }
+
     pub fn decide(&self, tool: &registry::Tool) -> policy::Decision {
         service::requirements::decide(tool, &self.snapshot, &self.policies, &self.machine)
     }

@@ -40,13 +40,13 @@ pub use grammar::{
 pub use grammar::{callers, headers, packages, versions};
 pub use reports::{audit, diff, suggest, who_can};
 pub use verdicts::advisories;
-pub use verdicts::approved::{Approval, ApprovalState};
+pub use verdicts::approved::{Approval, ApprovalState, SOURCE_TEXT};
 pub use verdicts::capability::needs_of;
 pub use verdicts::decide::{RUN_CODE, SCRIPT_SERVICE, decide, decide_run};
 pub use verdicts::packages::{refused as refused_packages, unlocked};
 pub use verdicts::runtime::ENVIRONMENTS;
 pub use verdicts::sessions::takes_source;
-pub use verdicts::tool_now::{ToolNow, definition};
+pub use verdicts::tool_now::{ToolNow, definition, newly};
 pub use verdicts::written::written_areas;
 pub use verdicts::{
     Ages, Allowance, Built, Confirm, Decision, LimitVerdict, Limits, Machine, MachinePlaces,

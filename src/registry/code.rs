@@ -36,7 +36,7 @@ const TOO_LARGE: &str = "more than 5,000 files or 64 MiB cannot be approved: mov
     edit, into a folder outside (a policy grants it by its path), packages into a lock, and the rest \
     into tools of their own";
 const VENV: &str = "a virtual environment cannot be approved: remove it, and put a lock beside the \
-    script (`toolhost deps lock`)";
+    script (`toolhost deps lock TOOL`)";
 const MEANWHILE: &str = "it changed while it was copied: try again";
 const COPY: RecordKind = RecordKind {
     mark: b"thcopy1\n",
@@ -313,7 +313,8 @@ fn open(path: &Path) -> io::Result<Opened> {
     let owner = path.parent().unwrap_or(path).metadata()?.uid();
     if facts.mode() & 0o4 == 0 && identity::real_root() && owner != facts.uid() {
         return Err(io::Error::other(
-            "only its owner may read it: chmod o+r, or move it",
+            "another user than the folder's owner owns it, who alone may read it: run toolhost as that \
+             user, or move it out",
         ));
     }
     let runs = facts.mode() & 0o111 != 0;

@@ -18,12 +18,15 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 const STICKY: u32 = 0o1000;
 const GROUP_WRITABLE: u32 = 0o020;
 const WORLD_WRITABLE: u32 = 0o002;
 /// Most links followed on the way to a folder, as many as the kernel follows (path_resolution(7)).
 const MAX_LINKS: usize = 40;
+/// Longest wait for another holder of a lock.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The folder of this host's caches: `$XDG_CACHE_HOME/toolhost`, or `~/.cache/toolhost`; relative
 /// values do not count.
@@ -244,6 +247,20 @@ impl Folder {
             .into_iter()
             .filter_map(|name| name.into_string().ok())
             .collect())
+    }
+
+    /// Takes the lock of this name, for which it waits a while if another has it.
+    pub fn wait_for_lock(&self, name: &str) -> io::Result<Lock<'_>> {
+        let began = Instant::now();
+        loop {
+            if let Some(lock) = self.lock(name)? {
+                return Ok(lock);
+            }
+            if began.elapsed() > LOCK_TIMEOUT {
+                return Err(io::Error::other("another process changes it; try again"));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     /// Takes the lock of this name for as long as the result lives; `None`: another holder has it.

@@ -48,7 +48,9 @@ pub fn tell(
             .and_then(|shape| service::ledger::look_back(shape, None, &snapshot.written).err());
         let mut found = asks(tool, &decision);
         let obstacles = find_obstacles(tool, &decision);
-        if !obstacles.is_empty() && report.status == registry::Status::Loaded {
+        let approval = decision.approval.as_ref();
+        let waits = approval.is_some_and(|approval| !approval.is_met());
+        if (waits || !obstacles.is_empty()) && report.status == registry::Status::Loaded {
             report.status = registry::Status::Unavailable;
         }
         found.extend(obstacles);

@@ -214,7 +214,9 @@ fn check_unshared(about: &Metadata, path: &Path) -> Result<(), Problem> {
     if !files::is_trusted(about.uid()) {
         let me = nix::unistd::geteuid();
         let why = files::foreign(about.uid()).split_off("it ".len());
-        return Err(insecure(format!("{why}; run: chown {me} '{shown}'")));
+        return Err(insecure(format!(
+            "{why}; run toolhost as that user, or: chown {me} '{shown}'"
+        )));
     }
     Ok(())
 }

@@ -8,6 +8,10 @@ use std::sync::Arc;
 /// Who approved a tool without a record.
 pub const PINNED: &str = "by its manifest";
 
+/// What an approval does not cover where one is required.
+pub const SOURCE_TEXT: &str =
+    "core:run-code runs any source text: policy allows it, and no approval covers it.";
+
 /// That a tool runs only as it was approved.
 #[derive(Clone, Debug)]
 pub struct Approval {
@@ -33,6 +37,8 @@ pub enum ApprovalState {
     },
     /// It cannot be looked at or copied, in words.
     Unfit(String),
+    /// A script that a builtin tool runs is of no approved tool, with what to do.
+    OfScript(String),
 }
 
 impl ApprovalState {
@@ -42,6 +48,7 @@ impl ApprovalState {
             ApprovalState::Missing => "not approved",
             ApprovalState::Changed { .. } => "changed since approval",
             ApprovalState::Unfit(_) => "cannot be approved as it is",
+            ApprovalState::OfScript(_) => "of no approved tool",
         }
     }
 
@@ -53,7 +60,7 @@ impl ApprovalState {
             ApprovalState::Changed { record, parts } => {
                 format!("{} changed; approved {record}", parts.join(", "))
             }
-            ApprovalState::Unfit(why) => why.clone(),
+            ApprovalState::Unfit(why) | ApprovalState::OfScript(why) => why.clone(),
         }
     }
 }
@@ -81,17 +88,48 @@ impl Approval {
             ApprovalState::Missing => "this tool is not approved on this host",
             ApprovalState::Changed { .. } => "this tool has changed since approval",
             ApprovalState::Unfit(_) => "this tool cannot be run as it was approved",
+            ApprovalState::OfScript(_) => "this script is of no tool that is approved",
         };
+        let message = format!("{message}, so it was not started; ask the operator");
+        Some(Fault::new(Kind::SecurityError, message).person(self.sentence(tool)))
+    }
+
+    /// What is wrong, and how to go on.
+    pub fn sentence(&self, tool: &str) -> String {
         let tool = printable(tool);
         let id = tool.split('@').next().unwrap_or_default();
-        let state = self.state.name();
         let words = self.state.words();
-        let person = format!(
-            "{tool} is {state} ({} requires approval): {words}\n`toolhost approve {id}` shows what it \
-             is and what changed; with --why TEXT it records that you agree.",
-            self.required_by
-        );
-        let message = format!("{message}, so it was not started; ask the operator");
-        Some(Fault::new(Kind::SecurityError, message).person(person))
+        let (is, fix) = match &self.state {
+            ApprovalState::OfScript(_) => return words,
+            ApprovalState::Changed { record, .. } if record == PINNED => (
+                "has changed since approval",
+                format!(
+                    "`toolhost approve {id}` shows what it is; if you agree, write the digest that it \
+                    prints as `approval.sha256` of the manifest."
+                ),
+            ),
+            ApprovalState::Changed { .. } => (
+                "has changed since approval",
+                format!(
+                    "`toolhost approve {id}` shows what changed; with --why TEXT it records that you agree."
+                ),
+            ),
+            ApprovalState::Unfit(_) => (
+                "cannot be approved as it is",
+                format!("After that, `toolhost approve {id}` shows what it is."),
+            ),
+            _ => (
+                "is not approved",
+                format!(
+                    "`toolhost approve {id}` shows what it is; with --why TEXT it records that you agree."
+                ),
+            ),
+        };
+        let by = if self.is_by_policy() {
+            format!("{} requires approval", self.required_by)
+        } else {
+            "its manifest names what is approved".to_owned()
+        };
+        format!("{tool} {is} ({by}): {words}.\n{fix}")
     }
 }

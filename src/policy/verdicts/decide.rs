@@ -1,7 +1,7 @@
 //! The decision: manifest ∩ policy ∩ host cap on this machine. Nothing is started, and no argument
 //! of a call is read.
 
-use super::approved::Approval;
+use super::approved::{Approval, SOURCE_TEXT};
 use super::capability::GrantedFiles;
 use super::ceiling::Ceilings;
 use super::decision::{Conditions, Decision, Governing, Grants, Identity, PackageDecision};
@@ -243,6 +243,12 @@ impl Case<'_> {
             shape: Err(faults::in_process()),
         };
         decision.approval = self.approval(&decision);
+        let requires = self
+            .policies
+            .approval_rule(&manifest.id, &self.subject.site.manifest);
+        if requires.is_some() && manifest.id == RUN_CODE {
+            decision.notes.all.push(SOURCE_TEXT.to_owned());
+        }
         let note = decision.approval.as_ref().and_then(|it| it.note.clone());
         decision.notes.all.extend(note);
         if decision.approval.is_some() {
@@ -263,8 +269,7 @@ impl Case<'_> {
         let Subject { manifest, site, .. } = self.subject;
         let required = self.policies.approval_rule(&manifest.id, &site.manifest);
         if site.manifest.as_os_str().is_empty() {
-            site.script.as_ref()?;
-            return approval_of_run(required, self.owners);
+            return approval_of_run(required, site.script.as_ref()?, self.owners);
         }
         (required.is_some() || manifest.approval.is_some()).then(|| {
             let now = ToolNow::new(decision, manifest, site, self.policies);

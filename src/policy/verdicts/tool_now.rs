@@ -2,14 +2,16 @@
 //! is what was approved, for calls and reports.
 
 use super::approved::{Approval, ApprovalState, PINNED};
-use super::decision::Decision;
+use super::decision::{Conditions, Decision, Grants};
 use super::verdict::{Narrower, RequestKind};
+use crate::base::text::{self, printable};
 use crate::manifest::{Document, Manifest, ToolPaths};
 use crate::policy::grammar::approvals::digest;
 use crate::policy::grammar::{
     Access, ApprovalRecord, ApprovedCode, Area, Code, CodePlaces, Digests, Grantable, Policies,
-    Policy,
+    Policy, Secret,
 };
+use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -34,6 +36,13 @@ impl ToolNow {
         site: &ToolPaths,
         policies: &Policies,
     ) -> Result<ToolNow, String> {
+        let (policy, _) = policies.governing(&manifest.id, &site.manifest);
+        if let Some(fault) = &policy.fault {
+            return Err(format!(
+                "its policy {} has a fault: {fault}",
+                printable(&policy.name)
+            ));
+        }
         let places = places(decision, manifest, site)?;
         let code = if places.trees.is_empty() {
             None
@@ -47,7 +56,9 @@ impl ToolNow {
         let files = code.as_ref().map(|code| &code.files);
         let lock = decision.packages.required.as_ref();
         if lock.is_some_and(|it| !it.locked) && decision.grants.packages.is_some() {
-            return Err("its packages have no lock: `toolhost deps lock` makes one".to_owned());
+            return Err(
+                "its packages have no lock: `toolhost deps lock TOOL` makes one".to_owned(),
+            );
         }
         let sources = lock.map(|required| required.sources.iter());
         let lock = sources.map(|sources| {
@@ -67,6 +78,12 @@ impl ToolNow {
             places,
             code,
         })
+    }
+
+    /// Whether its manifest names another digest.
+    pub fn differs_from_pin(&self, manifest: &Manifest) -> bool {
+        let pin = manifest.approval.as_ref();
+        pin.is_some_and(|pin| *pin != self.digests.pin())
     }
 
     /// The copy of its code.
@@ -139,33 +156,138 @@ fn places(
     })
 }
 
-/// What it may do, in words that are the same on every machine.
+/// What it may do: the whole values of its grants and conditions by their words, without what
+/// another machine has elsewhere. (The lists name every field, so that a new one is thought of.)
 fn grants(decision: &Decision, places: &CodePlaces) -> Value {
-    fn texts<G: Grantable>(grants: &[G]) -> BTreeSet<String> {
-        grants.iter().map(G::text).collect()
-    }
-    let grants = &decision.grants;
-    let files = grants.files.iter();
-    let files = files.map(|it| format!("{} {}", it.access.name(), places.portable(&it.area)));
-    let secrets = grants.secrets.iter().map(|grant| {
-        let host = grant.header.as_ref().map(|header| &header.host);
-        json!([grant.name, host])
+    let Grants {
+        files,
+        hosts,
+        secrets,
+        service,
+        calls,
+        // By their rules and the lock; neither an interpreter nor a value of this machine.
+        packages: _,
+        runtime: _,
+        variables: _,
+    } = &decision.grants;
+    let policy = decision.governing.file.parent().unwrap_or(Path::new(""));
+    let portable = |value| portable(value, places, policy);
+    let files = files.iter();
+    let files = files.map(|it| {
+        (
+            format!("{} {}", it.access.name(), places.portable(&it.area)),
+            json!(it),
+        )
     });
+    let secrets = secrets.iter().map(|it| (Secret::new(it).text(), json!(it)));
     // A variable that this machine has not set is granted elsewhere.
     let capabilities = decision.verdicts.iter().filter(|verdict| {
         let is_open = verdict.allowed || verdict.narrower == Some(Narrower::Machine);
         is_open && verdict.what == RequestKind::Capability
     });
+    let capabilities = capabilities.map(|it| (it.asked.clone(), Value::Null));
     let limits = decision.limits.iter();
-    json!({
-        "files": files.collect::<BTreeSet<_>>(),
-        "hosts": texts(&grants.hosts),
-        "secrets": secrets.collect::<Vec<_>>(),
-        "service": texts(grants.service.as_slice()),
-        "calls": texts(&grants.calls),
-        "capabilities": capabilities.map(|it| it.asked.as_str()).collect::<BTreeSet<_>>(),
+    let packages = decision.packages.allowed.iter();
+    let packages = packages.filter_map(|(of, it)| Some((of.name(), &it.as_ref().ok()?.rules)));
+    portable(json!({
+        "files": files.collect::<BTreeMap<_, _>>(),
+        "hosts": by_text(hosts),
+        "secrets": secrets.collect::<BTreeMap<_, _>>(),
+        "service": by_text(service.as_slice()),
+        "calls": by_text(calls),
+        "packages": packages.collect::<BTreeMap<_, _>>(),
+        "capabilities": capabilities.collect::<BTreeMap<_, _>>(),
         "limits": limits.map(|it| (it.limit.name(), it.most())).collect::<BTreeMap<_, _>>(),
+        "conditions": conditions(&decision.conditions),
+    }))
+}
+
+fn by_text<G: Grantable + Serialize>(grants: &[G]) -> BTreeMap<String, Value> {
+    let all = grants.iter();
+    all.map(|grant| (grant.text(), json!(grant))).collect()
+}
+
+/// What holds for each call. Who may call is said elsewhere, of all tools.
+fn conditions(all: &Conditions) -> Value {
+    let Conditions {
+        callers: _,
+        confirm,
+        require_cgroup,
+        observe,
+        stderr_is_error,
+        text_output,
+        context,
+        ready,
+        sessions,
+    } = all;
+    let ready = ready.as_ref().and_then(|it| it.as_ref().ok());
+    let sessions = sessions.as_ref().and_then(|it| it.as_ref().ok());
+    json!({
+        "confirm": confirm, "requireCgroup": require_cgroup, "observe": observe, "textOutput": text_output,
+        "stderrIsError": stderr_is_error, "context": context, "ready": ready, "sessions": sessions,
     })
+}
+
+/// The value without reasons, and with names for the folders that lie elsewhere on another machine.
+fn portable(value: Value, places: &CodePlaces, policy: &Path) -> Value {
+    // A lock is required of each tool that is approved, and the request is of the definition.
+    const WORDS: [&str; 4] = ["rule", "why", "asked", "lockRequired"];
+    let text = |text: String| {
+        let folders = [
+            (&*places.folder, "."),
+            (&*places.base, "base:"),
+            (policy, "policy:"),
+        ];
+        let folders = folders
+            .into_iter()
+            .filter(|(folder, _)| folder.parent().is_some());
+        folders.fold(text, |text, (folder, name)| {
+            let folder = folder.to_string_lossy();
+            if text == folder {
+                return name.to_owned();
+            }
+            text.replace(&format!("{folder}/"), &format!("{name}/"))
+        })
+    };
+    let inner = |value| portable(value, places, policy);
+    match value {
+        Value::String(it) => Value::String(text(it)),
+        Value::Array(all) => all.into_iter().map(inner).collect(),
+        Value::Object(all) => {
+            let said = all
+                .into_iter()
+                .filter(|(name, _)| !WORDS.contains(&&**name));
+            said.map(|(name, value)| (text(name), inner(value)))
+                .collect()
+        }
+        other => other,
+    }
+}
+
+/// What the grants `now` have beyond those `before`, in words.
+pub fn newly(before: &Value, now: &Value) -> Vec<String> {
+    let kinds = now.as_object().into_iter().flatten();
+    let all = kinds.flat_map(|(kind, all)| {
+        let all = all.as_object().into_iter().flatten();
+        all.map(move |(name, now)| (kind, name, now))
+    });
+    let new = all.filter_map(|(kind, name, now)| {
+        let before = before[kind].get(name);
+        if before == Some(now) {
+            return None;
+        }
+        let before = before.unwrap_or(&Value::Null);
+        match (before.as_u64(), now.as_u64()) {
+            (Some(before), Some(now)) if now < before => None,
+            (Some(before), Some(now)) => Some(format!("{name} {now}, before {before}")),
+            (_, Some(now)) => Some(format!("{name} {now}")),
+            _ if kind == "conditions" || kind == "packages" => {
+                Some(format!("{name} {now}, before {before}"))
+            }
+            _ => Some(name.clone()),
+        }
+    });
+    new.collect()
 }
 
 /// Compares a tool with what was approved. `required`: the policy that requires a record.
@@ -201,18 +323,34 @@ pub fn approval_of(
 }
 
 /// Of a script that a builtin tool runs: all tools that own it are approved.
-pub fn approval_of_run(required: Option<&Policy>, owners: &[Decision]) -> Option<Approval> {
-    let mut approvals = owners.iter().map(|owner| owner.approval.as_ref());
-    let of_owner = approvals.clone().flatten().next().cloned();
+pub fn approval_of_run(
+    required: Option<&Policy>,
+    script: &Path,
+    owners: &[Decision],
+) -> Option<Approval> {
     let Some(policy) = required else {
-        return of_owner;
+        return owners.iter().find_map(|owner| owner.approval.clone());
     };
-    let all = approvals.all(|approval| approval.is_some_and(Approval::is_met));
-    Some(of_owner.filter(|_| all).unwrap_or_else(|| Approval {
+    let is_met = |owner: &&Decision| owner.approval.as_ref().is_some_and(Approval::is_met);
+    let script = text::path(script);
+    let why = match owners.iter().find(|owner| !is_met(owner)) {
+        Some(owner) => match &owner.approval {
+            Some(approval) => approval.sentence(&owner.identity.tool),
+            None => format!(
+                "{script} belongs to {}, whose policy requires no approval: it needs [approval] required = true",
+                printable(&owner.identity.tool)
+            ),
+        },
+        None if owners.is_empty() => format!(
+            "{script} belongs to no tool: give it a manifest (`toolhost new`), and approve that tool"
+        ),
+        None => return owners.first().and_then(|owner| owner.approval.clone()),
+    };
+    Some(Approval {
         required_by: format!("policy {}", policy.origin().called()),
-        state: ApprovalState::Unfit("its script is of no tool that is approved".to_owned()),
+        state: ApprovalState::OfScript(why),
         note: None,
-    }))
+    })
 }
 
 /// How a tool is not any more as its manifest, or the record of a person, says.
@@ -221,8 +359,7 @@ fn changed(
     manifest: &Manifest,
     record: Option<&ApprovalRecord>,
 ) -> Option<ApprovalState> {
-    let is_pinned = manifest.approval.as_ref();
-    if is_pinned.is_some_and(|pin| *pin != now.digests.pin()) {
+    if now.differs_from_pin(manifest) {
         return Some(ApprovalState::Changed {
             record: PINNED.to_owned(),
             parts: vec!["definition or code"],

@@ -125,20 +125,17 @@ fn places(
     if file.is_some() || decision.identity.script.is_some() {
         found.insert(&site.folder);
     }
-    // Such a folder is of other tools, too.
-    if found.contains(&*site.base) || !found.is_empty() && site.is_guest() {
-        let why = "give it a folder of its own: this one belongs to other tools, too";
-        return Err(why.to_owned());
-    }
     // In order of path: what lies in a tree comes behind it.
     let mut trees: Vec<PathBuf> = Vec::new();
-    for folder in found {
+    for folder in &found {
         if !trees.iter().any(|tree| folder.starts_with(tree)) {
-            trees.push(folder.to_owned());
+            trees.push(folder.to_path_buf());
         }
     }
     // A mount in a folder that others change goes where they move that to.
     let wide = read.iter().find(|area| match area {
+        // Of a script directly in the base this is the own folder.
+        Area::Tree(wide) if *wide == site.base => site.folder != site.base,
         Area::Tree(wide) => trees.iter().any(|it| it != wide && it.starts_with(wide)),
         _ => false,
     });
@@ -147,6 +144,11 @@ fn places(
             "it reads {}, which holds its code: grant the parts that it needs",
             wide.text()
         ));
+    }
+    // Such a folder is of other tools, too.
+    if found.contains(&*site.base) || !found.is_empty() && site.is_guest() {
+        let why = "give it a folder of its own: this one belongs to other tools, too";
+        return Err(why.to_owned());
     }
     Ok(CodePlaces {
         folder: decision.identity.folder.clone(),

@@ -681,7 +681,7 @@ fn a_module_in_src_is_named_before_its_import_fails() {
     let said = || playground.cli(&["check"]).text();
     playground.expect("esc:layout", "{}", "ScriptError: demo");
     assert!(
-        said().contains("line 2: `demo.core` lies in src/"),
+        said().contains("main.py:2: `demo.core` lies in src/"),
         "{}",
         said()
     );

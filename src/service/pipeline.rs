@@ -266,8 +266,10 @@ impl Pipeline {
         let timeout_ms = request.timeout_ms;
         let (decisions, rights, called) = self.tool(request, record)?;
         let tool = decisions.behind(&called);
-        // Until policy is read, a call has at most the time that it or its manifest requests.
+        // Until policy is read, a call has at most the time that it or its manifest requests. One that
+        // requests too little is refused for that, however long the decision takes.
         let requested = timeout_ms
+            .filter(|asked| *asked >= quantity::MIN_TIMEOUT_MS)
             .into_iter()
             .chain(tool.manifest.execution.timeout_ms)
             .min();

@@ -245,8 +245,8 @@ pub fn unlocked(required: &PackageRequirements, rules: &PackageRules, id: &str) 
     required.lacks_lock(rules).then_some(fault)
 }
 
-/// A warning where there is no lock: it lists the requirements without an exact version, or says
-/// that the policy requires one.
+/// A warning about packages without a lock: it lists the requirements without an exact version, or
+/// says that the policy requires one.
 pub fn unpinned(
     requirements: &PackageRequirements,
     allowance: Option<&Allowance>,

@@ -1,5 +1,5 @@
-//! Programs of the operator's that this host runs for itself: no shell, few variables, ended with
-//! whatever they started.
+//! Programs of the operator's that this host runs for itself: no shell, few variables. One that runs
+//! too long is killed with its process group.
 
 use crate::base::files;
 use nix::sys::signal::{Signal, killpg};

@@ -11,15 +11,13 @@ use nix::fcntl::OFlag;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub const FILE: &str = "disabled.json";
 const LOCK: &str = ".disabled.lock";
 const MAX_BYTES: u64 = MIB;
 /// How often servers and running calls look at the file.
 pub(super) const LOOK_INTERVAL: Duration = Duration::from_millis(250);
-/// Longest wait for another process that changes the file.
-const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub struct StopFile {
@@ -72,16 +70,7 @@ impl StopFile {
     /// Changes the file, which no other process changes meanwhile.
     pub fn change<T>(&self, change: impl FnOnce(&mut Stops) -> T) -> io::Result<(T, Arc<Stops>)> {
         let folder = Folder::make(segments::folder(&self.path))?;
-        let began = Instant::now();
-        let _lock = loop {
-            if let Some(lock) = folder.lock(LOCK)? {
-                break lock;
-            }
-            if began.elapsed() > LOCK_TIMEOUT {
-                return Err(io::Error::other("another process changes it; try again"));
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        };
+        let _lock = folder.wait_for_lock(LOCK)?;
         let mut known = lock(&self.known);
         known.refresh(&self.path)?;
         let mut stops = (*known.stops).clone();

@@ -178,10 +178,12 @@ fn grants(decision: &Decision, places: &CodePlaces) -> Value {
     let files = files.map(|it| {
         (
             format!("{} {}", it.access.name(), places.portable(&it.area)),
-            json!(it),
+            without_reasons(it),
         )
     });
-    let secrets = secrets.iter().map(|it| (Secret::new(it).text(), json!(it)));
+    let secrets = secrets
+        .iter()
+        .map(|it| (Secret::new(it).text(), without_reasons(it)));
     // A variable that this machine has not set is granted elsewhere.
     let capabilities = decision.verdicts.iter().filter(|verdict| {
         let is_open = verdict.allowed || verdict.narrower == Some(Narrower::Machine);
@@ -190,7 +192,8 @@ fn grants(decision: &Decision, places: &CodePlaces) -> Value {
     let capabilities = capabilities.map(|it| (it.asked.clone(), Value::Null));
     let limits = decision.limits.iter();
     let packages = decision.packages.allowed.iter();
-    let packages = packages.filter_map(|(of, it)| Some((of.name(), &it.as_ref().ok()?.rules)));
+    let packages = packages
+        .filter_map(|(of, it)| Some((of.name(), without_reasons(&it.as_ref().ok()?.rules))));
     portable(json!({
         "files": files.collect::<BTreeMap<_, _>>(),
         "hosts": by_text(hosts),
@@ -206,7 +209,19 @@ fn grants(decision: &Decision, places: &CodePlaces) -> Value {
 
 fn by_text<G: Grantable + Serialize>(grants: &[G]) -> BTreeMap<String, Value> {
     let all = grants.iter();
-    all.map(|grant| (grant.text(), json!(grant))).collect()
+    all.map(|grant| (grant.text(), without_reasons(grant)))
+        .collect()
+}
+
+/// The members of a grant, or of a condition, that say what is allowed.
+fn without_reasons(value: &impl Serialize) -> Value {
+    // A lock is required of each tool that is approved, and the request is of the definition.
+    const REASONS: [&str; 4] = ["rule", "why", "asked", "lockRequired"];
+    let mut value = json!(value);
+    if let Some(members) = value.as_object_mut() {
+        members.retain(|name, _| !REASONS.contains(&name.as_str()));
+    }
+    value
 }
 
 /// What holds for each call. Who may call is said elsewhere, of all tools.
@@ -225,15 +240,14 @@ fn conditions(all: &Conditions) -> Value {
     let ready = ready.as_ref().and_then(|it| it.as_ref().ok());
     let sessions = sessions.as_ref().and_then(|it| it.as_ref().ok());
     json!({
-        "confirm": confirm, "requireCgroup": require_cgroup, "observe": observe, "textOutput": text_output,
-        "stderrIsError": stderr_is_error, "context": context, "ready": ready, "sessions": sessions,
+        "confirm": without_reasons(confirm), "requireCgroup": require_cgroup, "observe": observe,
+        "textOutput": text_output, "stderrIsError": stderr_is_error, "context": context,
+        "ready": without_reasons(&ready), "sessions": without_reasons(&sessions),
     })
 }
 
-/// The value without reasons, and with names for the folders that lie elsewhere on another machine.
+/// The value with names for the folders that lie elsewhere on another machine.
 fn portable(value: Value, places: &CodePlaces, policy: &Path) -> Value {
-    // A lock is required of each tool that is approved, and the request is of the definition.
-    const WORDS: [&str; 4] = ["rule", "why", "asked", "lockRequired"];
     let text = |text: String| {
         let folders = [
             (&*places.folder, "."),
@@ -255,13 +269,10 @@ fn portable(value: Value, places: &CodePlaces, policy: &Path) -> Value {
     match value {
         Value::String(it) => Value::String(text(it)),
         Value::Array(all) => all.into_iter().map(inner).collect(),
-        Value::Object(all) => {
-            let said = all
-                .into_iter()
-                .filter(|(name, _)| !WORDS.contains(&&**name));
-            said.map(|(name, value)| (text(name), inner(value)))
-                .collect()
-        }
+        Value::Object(all) => all
+            .into_iter()
+            .map(|(name, value)| (text(name), inner(value)))
+            .collect(),
         other => other,
     }
 }

@@ -2,10 +2,10 @@
 
 use super::chain::{Breach, Head, Heads, Walk};
 use super::log::Log;
-use super::segments;
+use super::segments::{self, MAX_LINE_BYTES};
 use crate::base::files;
 use nix::fcntl::OFlag;
-use std::io::{self, BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
 impl Log {
@@ -47,12 +47,19 @@ fn compare(path: &Path, walk: &mut Walk) -> io::Result<Heads> {
     if !file.metadata()?.is_file() {
         return Err(io::Error::other("it is not a regular file"));
     }
-    for line in BufReader::new(file).lines() {
+    let mut lines = BufReader::new(file);
+    let mut line = Vec::new();
+    while lines
+        .by_ref()
+        .take(MAX_LINE_BYTES)
+        .read_until(b'\n', &mut line)?
+        > 0
+    {
         walk.line += 1;
+        let head = serde_json::from_slice::<Head>(&line);
+        line.clear();
         // A line may have been cut off; those of removed files have no record.
-        let Ok(head) = serde_json::from_str::<Head>(&line?) else {
-            continue;
-        };
+        let Ok(head) = head else { continue };
         match walk.digests.get(&head.n) {
             Some(digest) if *digest == head.digest => same += 1,
             Some(_) => walk.found(Breach::Changed, head.n, head.n),

@@ -155,9 +155,9 @@ static STOPPING: Mutex<Stopping> = Mutex::new(Stopping {
 });
 
 impl Stopping {
-    /// Continues what nobody holds, once no fork(2) is under way: the process that it makes would
-    /// stay stopped, since it gets a SIGSTOP that came meanwhile, and no SIGCONT (signal(7) of both
-    /// default actions: the kernel drops an ignored one before it looks for forks).
+    /// Continues what nobody holds, once no fork(2) is under way. A child that is being made gets the
+    /// SIGSTOP that was sent meanwhile. It does not get the SIGCONT: the kernel drops a signal that is
+    /// ignored (signal(7)) before it looks for such children. It would stay stopped for ever.
     fn resume(&mut self) -> Result<(), Errno> {
         let Some(since) = self.since.filter(|_| self.holders == 0) else {
             return Ok(());

@@ -789,10 +789,11 @@ impl Launcher<'_> {
                     None => std::process::exit(0),
                 }
             }
+            // Also where all has ended: the next call begins with nothing stopped.
+            walk::resume().map_err(unread)?;
             if has_ended {
                 return Ok(killed);
             }
-            walk::resume().map_err(unread)?;
             if paused.is_none() && clock.deadline().is_some_and(|d| Instant::now() >= d) {
                 killed = killed.or(Some(Killed::Deadline));
             }

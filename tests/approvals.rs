@@ -101,7 +101,12 @@ fn only_what_was_approved_runs_and_one_byte_is_a_change() {
         // Without a reason nothing is recorded.
         let shown = playground.cli(&["approve", "esc:one"]);
         assert!(
-            shown.text().contains("No approval of it is on record"),
+            shown.text().contains("No call of it begins."),
+            "{}",
+            shown.text()
+        );
+        assert!(
+            shown.text().contains("No approval of it is in force"),
             "{}",
             shown.text()
         );
@@ -116,6 +121,8 @@ fn only_what_was_approved_runs_and_one_byte_is_a_change() {
         let record = playground.records().pop().unwrap();
         assert_eq!(record["digests"]["script"].as_str().map(str::len), Some(64));
         assert!(unchanged(&playground, "esc:one@1.0.0"));
+        let unknown = playground.cli(&["audit", "--who-can", "approved:esc:none"]);
+        assert_eq!(unknown.code, Some(2), "{}", unknown.text());
         let audit = playground.cli(&["audit", "esc:one", "--json"]);
         assert_eq!(audit.out["approval"]["state"], "approved", "{}", audit.out);
         let listed = playground.cli(&["approve", "--list", "--json"]);

@@ -586,13 +586,13 @@ fn the_steps_of_the_document_run_as_written() {
     assert_eq!(ended.code, Some(0), "{ended:?}");
     let text = ended.text();
     let steps: Vec<&str> = text.split("=====\n").collect();
-    assert_eq!(steps.len(), 6, "{text}");
+    assert_eq!(steps.len(), 7, "{text}");
     assert!(steps[0].contains("until we know what happened"), "{text}");
     assert!(
         steps[1].contains(OFF) && steps[1].contains("\"success\""),
         "{text}"
     );
     assert!(steps[2].contains("unavailable here now"), "{text}");
-    assert!(steps[4].contains("its token is not changed yet"), "{text}");
-    assert!(!steps[4].contains("what happened"), "{text}");
+    assert!(steps[5].contains("its token is not changed yet"), "{text}");
+    assert!(!steps[5].contains("what happened"), "{text}");
 }

@@ -534,6 +534,8 @@ fn source_text_waits_in_its_shim_with_what_it_imports() {
         "/tmp/call"
     ]);
     assert_eq!(is_ready(&answer), wanted, "{answer}");
+    // Its own text is not a result that it forgot.
+    assert_eq!(answer["artifacts"], json!([]), "{answer}");
     let failed = run("import sys\nif sys:\n    raise ValueError('mine')\n");
     let text = failed.to_string();
     assert!(

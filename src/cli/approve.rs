@@ -150,7 +150,11 @@ impl Approving<'_> {
 
     /// Prints what the tool may do, and how it differs from what was approved last.
     fn show(&self, tool: &Tool) {
+        let approval = self.known.decide(tool).approval;
         let mut shown = audit::of_tool(self.settings, &self.met, tool);
+        if approval.is_some_and(|it| !it.is_met()) {
+            shown.insert_str(0, "No call of it begins. Once it is approved:\n");
+        }
         match self.look(tool) {
             Err(why) => shown += &format!("  cannot be approved: {}\n", printable(&why)),
             Ok(now) => {
@@ -169,7 +173,7 @@ impl Approving<'_> {
             );
         }
         let Some(record) = self.last(tool) else {
-            return "  No approval of it is on record here.\n".to_owned();
+            return "  No approval of it is in force here.\n".to_owned();
         };
         let changed = record.digests.changed(&now.digests);
         if changed.is_empty() {
@@ -380,7 +384,8 @@ impl Approving<'_> {
             let tool = self.known.snapshot.find(&record.of);
             let gone = |_| {
                 format!(
-                    "not loaded any more: `toolhost approve {} --revoke` forgets it",
+                    "not loaded: `toolhost check` says why; if it is gone for good, `toolhost approve {} \
+                     --revoke` takes this back",
                     record.of
                 )
             };

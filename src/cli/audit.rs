@@ -229,16 +229,16 @@ fn answer_who_can(
 ) -> anyhow::Result<String> {
     // A misspelt id is an error, and not a tool that no caller may call. A range means the version
     // that it finds.
-    let tool = question
-        .strip_prefix("call:")
-        .map(|tool| known.snapshot.find(tool))
-        .transpose();
+    let (kind, target) = question.split_once(':').unwrap_or_default();
+    let is_of_tool = matches!(kind, "call" | "approved" | "ready" | "session");
+    let tool = is_of_tool.then(|| known.snapshot.find(target)).transpose();
     let tool = tool
         .map_err(|fault| Refusal::from_fault(&fault))?
-        .filter(|_| question.contains('@'));
+        .filter(|_| kind == "call" && question.contains('@'));
     let question = &tool.map_or(question.to_owned(), |tool| {
         format!("call:{}", tool.reference())
     });
+    host::say_root(settings);
     let tools = known.tools();
     let decisions: Vec<_> = tools.iter().map(|tool| known.decide(tool)).collect();
     let mut bases = settings.bases();

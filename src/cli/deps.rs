@@ -116,6 +116,10 @@ impl VerbOutput {
 
 pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     let Args { verb, json } = args;
+    if matches!(verb, Verb::Audit { .. }) {
+        // To find nothing in the wrong folder proves nothing.
+        host::say_root(settings);
+    }
     let next = match &verb {
         Verb::Lock {
             preset: Some(_),

@@ -4,7 +4,7 @@
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
 use super::{host, words};
-use crate::base::text;
+use crate::base::{files, text};
 use crate::policy::{Selector, Stop, stop_selector};
 use crate::service::stops::StopFile;
 use clap::builder::NonEmptyStringValueParser;
@@ -12,6 +12,8 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::json;
 use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::process::ExitCode;
 
 #[derive(Clone, Debug, clap::Args)]
@@ -38,8 +40,21 @@ pub struct EnableArgs {
     pub named: Selector,
 }
 
+/// The file that the hosts of this user obey.
 fn file(settings: &Settings) -> anyhow::Result<StopFile> {
-    Ok(StopFile::beside(host::audit_log(settings)?.path()))
+    let file = StopFile::beside(host::audit_log(settings)?.path());
+    if let Some(owner) = file.path.parent().and_then(other_owner) {
+        let path = text::path(&file.path);
+        let words = format!("hosts of user {owner} obey {path}: run this as that user");
+        return Err(Refusal::new(Exit::Host, words).into());
+    }
+    Ok(file)
+}
+
+/// The user to whom a folder belongs, if it is neither this one nor root.
+fn other_owner(folder: &Path) -> Option<u32> {
+    let owner = folder.metadata().ok()?.uid();
+    (!files::is_trusted(owner)).then_some(owner)
 }
 
 fn failed(file: &StopFile, why: &io::Error) -> Refusal {
@@ -102,8 +117,16 @@ pub fn disable(settings: &Settings, args: DisableArgs) -> anyhow::Result<ExitCod
     Ok(Exit::Ok.into())
 }
 
-/// Warns where no tool has such a name. The order holds all the same.
+/// Warns where no tool has such a name, or the hosts of another user run it. The order holds all
+/// the same.
 fn say_unknown(settings: &Settings, stop: &Stop) {
+    if let Some(owner) = other_owner(&settings.root) {
+        let root = text::path(&settings.root);
+        words::note(&format!(
+            "toolhost: {root} belongs to user {owner}, whose hosts obey another file: run this as that \
+             user, too"
+        ));
+    }
     let tools = stop.tools.text();
     match host::Tools::load(settings) {
         Ok(known) => {

@@ -1,6 +1,7 @@
 //! Publishes staged files that match, after success, by temporary file and rename in the real
 //! folder.
 
+use super::spec::source_name;
 use crate::base::files::{self, names_in, open_at};
 use crate::base::text;
 use crate::executor::{Artifact, LeftFile};
@@ -247,7 +248,10 @@ pub fn outside(output: &OwnedFd, shape: &Shape) -> Vec<Artifact> {
     // The code itself, and what says which tools it may call.
     let stubs = runtimes::stubs_name(shape.runtime.language);
     let code = shape.script.as_ref().and_then(|path| path.file_name());
-    let ours = [Some(stubs), code.and_then(|name| name.to_str())];
+    let code = code.and_then(|name| name.to_str());
+    // Source text that came to a process that waited has no place of its own in the shape.
+    let source = source_name(shape.runtime.language, "");
+    let ours = [Some(stubs), Some(source), code];
     let files = names.iter().filter_map(|name| {
         let bytes = size(&folder, name);
         let path = text::printable(&name.to_string_lossy());

@@ -99,8 +99,7 @@ fn head(manifest: &Manifest, site: &ToolPaths, decision: &Decision, places: &Pla
     if decision.governing.exact && !file.is_empty() {
         out.push_str(&format!(
             "# {file} governs {id} and names it by its exact id. A second policy that does so \
-             would not load beside it:\n# `toolhost allow {id}` writes what is missing into that \
-             file.\n"
+             would not load beside it:\n# put what is missing into that file.\n"
         ));
     } else {
         let own_file = decision

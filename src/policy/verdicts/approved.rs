@@ -56,7 +56,7 @@ impl ApprovalState {
     pub fn words(&self) -> String {
         match self {
             ApprovalState::Approved { record, .. } => record.clone(),
-            ApprovalState::Missing => "nobody approved it".to_owned(),
+            ApprovalState::Missing => "it has no approval".to_owned(),
             ApprovalState::Changed { record, parts } => {
                 format!("{} changed; approved {record}", parts.join(", "))
             }

@@ -162,8 +162,8 @@ fn propose(settings: &Settings, args: &Args) -> anyhow::Result<Proposal> {
         .snapshot
         .find(&args.tool)
         .map_err(|fault| Refusal::from_fault(&fault))?;
-    // What an alias may touch is what its tool may.
-    let tool = known.snapshot.behind(&tool).unwrap_or(tool);
+    // What an alias may touch is what its tool may, and of a server's tool what the server may.
+    let tool = known.snapshot.of_grants(&tool).unwrap_or(tool);
     let before = known.decide(&tool);
     let requests = Requests::new(settings, args, &tool, &before)?;
     let asking = requests.asking(&tool)?;

@@ -113,6 +113,11 @@ impl Approving<'_> {
                 ))
                 .into());
             }
+            if tool.manifest.mcp_tool().is_some() {
+                let (id, server) = (&tool.manifest.id, &tool.manifest.of_process().id);
+                let why = format!("{id} is approved with its server: `toolhost approve {server}`");
+                return Err(refused(why).into());
+            }
             return Ok((vec![tool], None));
         }
         let set = Selector::try_from(name.to_owned()).map_err(refused)?;
@@ -123,11 +128,12 @@ impl Approving<'_> {
         Ok((tools, Some(set.text())))
     }
 
-    /// The tools of a set. What this binary brings needs no approval.
+    /// The tools of a set. What this binary brings needs no approval, and the tools of a server are
+    /// approved with it.
     fn of_set(&self, set: &Selector) -> impl Iterator<Item = Arc<Tool>> {
         let tools = self.known.snapshot.list(&Filter::default()).into_iter();
         let of_set = tools.filter(|tool| set.matches(&tool.manifest.id));
-        of_set.filter(|tool| !is_builtin(tool))
+        of_set.filter(|tool| !is_builtin(tool) && tool.manifest.mcp_tool().is_none())
     }
 
     /// What the tool is now. The error says why it cannot be approved.
@@ -158,6 +164,10 @@ impl Approving<'_> {
         match self.look(tool) {
             Err(why) => shown += &format!("  cannot be approved: {}\n", printable(&why)),
             Ok(now) => {
+                if let Some(tools) = now.details["tools"].as_object().filter(|it| !it.is_empty()) {
+                    let names: Vec<&str> = tools.keys().map(String::as_str).collect();
+                    shown += &format!("  {} tools: {}\n", names.len(), names.join(", "));
+                }
                 shown += &self.change(tool, &now);
                 shown += &format!("  Its manifest can name it: {}\n", now.digests.pin());
             }
@@ -359,7 +369,7 @@ impl Approving<'_> {
             let rule = self
                 .known
                 .policies
-                .approval_rule(&tool.manifest.id, &tool.site.manifest);
+                .approval_rule(&tool.manifest, &tool.site.manifest);
             rule.is_some() && self.known.decide(&tool).refused().is_none()
         })
     }
@@ -424,7 +434,7 @@ impl Approving<'_> {
                 })
         });
         let lines = tools.filter_map(|tool| {
-            let rule = policies.approval_rule(&tool.manifest.id, &tool.site.manifest);
+            let rule = policies.approval_rule(&tool.manifest, &tool.site.manifest);
             let pinned = tool.manifest.approval.is_some();
             let changed = match self
                 .look(&tool)
@@ -456,22 +466,12 @@ fn between(tool: &str, before: &Value, now: &Value) -> String {
         lines.push("No grant, limit or capability is new.".to_owned());
     }
     lines.extend(gone.iter().map(|it| format!("no longer: {it}")));
-    let files = |side: &Value| side["code"].as_object().cloned().unwrap_or_default();
-    let [old, code] = [files(before), files(now)];
-    let names: BTreeSet<&String> = old.keys().chain(code.keys()).collect();
-    let changes = names.into_iter().filter_map(|name| {
-        let what = match (old.get(name), code.get(name)) {
-            (before, now) if before == now => return None,
-            (None, _) => "new file",
-            (_, None) => "file gone",
-            _ => "file changed",
-        };
-        Some(format!("{what}: {name}"))
-    });
-    let changes: Vec<String> = changes.collect();
+    let tools = differing("tool", &before["tools"], &now["tools"]);
+    let files = differing("file", &before["code"], &now["code"]);
+    let changes = [tools, files].concat();
     lines.extend(changes.iter().take(MAX_LINES).cloned());
     if let Some(more) = changes.len().checked_sub(MAX_LINES + 1) {
-        lines.push(format!("and {} files more", more + 1));
+        lines.push(format!("and {} files or tools more", more + 1));
     }
     let text: String = lines
         .iter()
@@ -480,6 +480,22 @@ fn between(tool: &str, before: &Value, now: &Value) -> String {
     let [before, now] = [before, now].map(|side| &side["definition"]);
     let manifest = policy::diff::of_documents(tool, before, now);
     text + &diff::tables(&manifest)
+}
+
+/// The members that are new, gone or changed.
+fn differing(what: &str, before: &Value, now: &Value) -> Vec<String> {
+    let [old, new] = [before, now].map(|side| side.as_object().cloned().unwrap_or_default());
+    let names: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
+    let changes = names.into_iter().filter_map(|name| {
+        let how = match (old.get(name), new.get(name)) {
+            (before, now) if before == now => return None,
+            (None, _) => format!("new {what}"),
+            (_, None) => format!("{what} gone"),
+            _ => format!("{what} changed"),
+        };
+        Some(format!("{how}: {name}"))
+    });
+    changes.collect()
 }
 
 fn new_record(of: String, why: &str, now: Option<&ToolNow>) -> ApprovalRecord {

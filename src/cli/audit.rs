@@ -10,7 +10,7 @@ use super::{host, process, remote, words};
 use crate::base::{files, text};
 use crate::executor::process::{examine, settle};
 use crate::fault::{Fault, Kind};
-use crate::manifest::{Handler, Language, Manifest, ToolPaths};
+use crate::manifest::{Language, Manifest, ToolPaths};
 use crate::policy::{self, Grantable};
 use crate::sandbox::probe::ProbeResult;
 use crate::service::ledger::Ledger;
@@ -162,9 +162,9 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         .find(reference)
         .inspect_err(|_| unheard(settings));
     let mut tool = tool.map_err(|fault| Refusal::from_fault(&fault))?;
-    // Of an alias only the rights are its own.
+    // Of an alias, and of a server's tool, only the rights are its own.
     if args.probe || args.suggest_policy {
-        tool = known.snapshot.behind(&tool).unwrap_or(tool);
+        tool = known.snapshot.of_grants(&tool).unwrap_or(tool);
     }
     if args.probe {
         return probe(settings, &known, &tool, args.json);
@@ -298,8 +298,13 @@ fn waits(report: &Value) -> Vec<String> {
     let ready: Option<policy::ReadyGrant> = serde_json::from_value(report["ready"].clone()).ok();
     let sessions: Option<policy::SessionGrant> =
         serde_json::from_value(report["sessions"].clone()).ok();
+    let mcp: Option<policy::McpGrant> = serde_json::from_value(report["mcp"].clone()).ok();
     let ready = ready.iter().map(Grantable::text);
-    ready.chain(sessions.iter().map(Grantable::text)).collect()
+    let sessions = sessions.iter().map(Grantable::text);
+    ready
+        .chain(sessions)
+        .chain(mcp.iter().map(Grantable::text))
+        .collect()
 }
 
 /// Where the files lie that a call brings, and those that it leaves, if its tool takes any.
@@ -758,7 +763,7 @@ fn shape(known: &host::Tools, tool: &registry::Tool) -> anyhow::Result<Arc<polic
                 .map_err(refuse)?,
         );
     }
-    if !matches!(tool.manifest.handler, Handler::Script { .. }) {
+    if tool.manifest.handler.script().is_none() {
         let what =
             "it starts no process of its own; probe the tool whose script it is asked to run";
         return Err(Refusal::new(Exit::Caller, format!("{}: {what}", tool.manifest.id)).into());

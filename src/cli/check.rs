@@ -290,6 +290,7 @@ fn policy_files(
     for (path, found) in ends
         .into_iter()
         .chain(without_sessions(&policies, &tools, &machine))
+        .chain(ignored_grants(&policies, &tools))
     {
         let file = files.entry(path.clone()).or_insert_with(|| loaded(&path));
         file.problems.push(found);
@@ -371,6 +372,33 @@ fn without_sessions(
         Some((decision.governing.file, problem))
     });
     found.collect()
+}
+
+/// Policies for tools of MCP servers whose grants have no effect: one process has the server's.
+fn ignored_grants(
+    policies: &policy::Policies,
+    tools: &[Arc<registry::Tool>],
+) -> BTreeMap<PathBuf, Problem> {
+    let mut found = BTreeMap::new();
+    for tool in tools.iter().filter(|it| it.manifest.mcp_tool().is_some()) {
+        let server = &tool.manifest.of_process().id;
+        let (own, _) = policies.governing(&tool.manifest.id, &tool.site.manifest);
+        let (of_server, _) = policies.governing(server, &tool.site.manifest);
+        let is_meant = own
+            .tools
+            .iter()
+            .any(|named| named.selector != policy::Selector::Any);
+        if own.file != of_server.file && is_meant && own.says_more_than_conditions() {
+            let message = format!(
+                "{} is a tool of {server}, whose policy gives grants and limits: those here are \
+                 ignored, and only `confirm` and who may call count",
+                tool.manifest.id
+            );
+            let problem = Problem::new(Severity::Warning, Code::Security, "/tools", message);
+            found.entry(own.file.clone()).or_insert(problem);
+        }
+    }
+    found
 }
 
 /// `--strict`: makes every warning an error, and every note about syntax that is not JSON.

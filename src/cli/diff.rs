@@ -188,16 +188,16 @@ impl Host<'_> {
             .filter(|place| !place.as_os_str().is_empty())
             .unwrap_or(path);
         let folder = home.parent().unwrap_or(Path::new("/")).to_path_buf();
-        let site = match &manifest.handler {
-            manifest::Handler::Script { script_path, .. } => {
-                let site =
-                    registry::scripts::resolve(&self.settings.bases(), Some(&folder), script_path)?;
+        let site = match manifest.handler.script() {
+            Some(script) => {
+                let bases = self.settings.bases();
+                let site = registry::scripts::resolve(&bases, Some(&folder), &script.path)?;
                 ToolPaths {
                     manifest: home,
                     ..site
                 }
             }
-            _ => ToolPaths {
+            None => ToolPaths {
                 manifest: home,
                 base: PathBuf::new(),
                 script: None,

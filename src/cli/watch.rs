@@ -4,7 +4,7 @@
 use super::settings::Settings;
 use crate::manifest::Language;
 use crate::policy;
-use crate::registry::{Filter, Snapshot, is_manifest_file};
+use crate::registry::{Filter, Snapshot, is_definition_file};
 use nix::sys::statfs::{FUSE_SUPER_MAGIC, FsType, NFS_SUPER_MAGIC, SMB_SUPER_MAGIC, statfs};
 use notify::event::ModifyKind;
 use notify::{Config, Event, EventKind, PollWatcher, RecommendedWatcher, RecursiveMode, Watcher};
@@ -79,7 +79,7 @@ impl Scope {
         if !ours || name.starts_with('.') || self.snapshot.written.by(path).is_some() {
             return false;
         }
-        is_manifest_file(name)
+        is_definition_file(name)
             || policy::is_rules_file(name)
             || appears
                 && (self.folders.contains(path)

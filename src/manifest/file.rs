@@ -6,13 +6,14 @@
 
 use super::client::ClientTool;
 use super::host::{self, HostPattern};
+use super::mcp::McpServer;
 use super::pattern::{self, Pattern, PatternShape};
 use super::reader::{Reader, below};
 use super::schema::Schema;
 use super::selector::Selector;
 use super::types::{
-    Alias, Execution, Handler, Language, Manifest, ManifestResult, RequestedAccess, extension_kind,
-    id_fault, version_range,
+    Alias, Execution, Handler, Language, Manifest, ManifestResult, RequestedAccess,
+    ScriptReference, extension_kind, id_fault, version_range,
 };
 use super::{arguments, descriptor, document, environment};
 use crate::base::problem::{Code, Problem};
@@ -112,7 +113,8 @@ fn manifest(reader: &mut Reader<'_>, top: &Value, bytes: &[u8]) -> Option<Manife
         idempotent: top["idempotent"] == true,
         is_final: top["presentation"]["final"] == true,
         hidden: top["presentation"]["hidden"] == true,
-        is_listed: top["presentation"]["listed"] != false,
+        // Of a server only its tools are offered.
+        is_listed: top["presentation"]["listed"] != false && top["handler"]["type"] != "mcp",
         model_name: reader.get("/presentation/modelName"),
         schema_as_written: top["presentation"]["schemaAsWritten"] == true,
         metadata: metadata.unwrap_or_default(),
@@ -241,11 +243,18 @@ fn handler(reader: &mut Reader<'_>, top: &Value) -> Option<Handler> {
     let text = |field: &str| handler[field].as_str().map(str::to_owned);
     let language = handler["language"].as_str().and_then(Language::from_word);
     match handler["type"].as_str()? {
-        "external-script" => Some(Handler::Script {
-            script_path: text("scriptPath")?,
-            language: language?,
-            entry_point: text("entryPoint"),
-        }),
+        kind @ ("external-script" | "mcp") => {
+            let script = ScriptReference {
+                path: text("scriptPath")?,
+                language: language?,
+                entry_point: text("entryPoint"),
+            };
+            Some(if kind == "mcp" {
+                Handler::McpServer(McpServer::read(reader, script))
+            } else {
+                Handler::Script(script)
+            })
+        }
         "service-method" => {
             let mut parameter_map = BTreeMap::new();
             let mut targets = BTreeSet::new();
@@ -307,7 +316,13 @@ fn alias(reader: &mut Reader<'_>) -> Option<Alias> {
 fn requests(reader: &mut Reader<'_>, top: &Value) -> RequestedAccess {
     let read = patterns(reader, "/securityContext/fileAccess/allowRead");
     let write = patterns(reader, "/securityContext/fileAccess/allowWrite");
+    let is_server = top["handler"]["type"] == "mcp";
     for (pointer, pattern) in &write {
+        if is_server && !matches!(pattern.shape, PatternShape::Tree { .. }) {
+            let message = "an MCP server goes on between its calls, so single files are never \
+                published: name the folder for them (`data/**`)";
+            reader.error(Code::Security, pointer, message);
+        }
         if pattern.from_base || pattern.shape == PatternShape::SelfScript {
             let message = "a script cannot write its own file, or what tools share by `base:`: \
                 name a folder for its results";
@@ -418,10 +433,10 @@ fn calls(reader: &mut Reader<'_>, handler: Option<&Handler>) -> Vec<Selector> {
     let calls: Vec<Selector> = reader.get("/calls").unwrap_or_default();
     let can_call = matches!(
         handler,
-        Some(Handler::Script {
+        Some(Handler::Script(ScriptReference {
             language: Language::Python | Language::Nodejs,
             ..
-        }) | None
+        })) | None
     );
     if !calls.is_empty() && !can_call {
         let message = "only the code of scripts in Python and Node.js can call tools: leave it out";

@@ -288,13 +288,14 @@ impl<'d> Reader<'d> {
         self.add(Severity::Error, code, pointer, false, message.as_ref());
     }
 
-    /// Refuses each of these fields that says anything.
+    /// Refuses each of these fields (`output`, `execution/ready`) that says anything.
     pub fn refuse_fields(&mut self, fields: &[&str], message: &str) {
         for field in fields {
-            let written = self.value.get(field);
+            let pointer = format!("/{field}");
+            let written = self.value.pointer(&pointer);
             let says = |value: &Value| value.as_object().is_none_or(|block| !block.is_empty());
             if written.is_some_and(says) {
-                self.error(Code::Schema, &format!("/{field}"), message);
+                self.error(Code::Schema, &pointer, message);
             }
         }
     }

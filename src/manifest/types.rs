@@ -3,6 +3,7 @@
 use super::client::ClientTool;
 use super::document::Document;
 use super::host::HostPattern;
+use super::mcp::{McpServer, McpTool};
 use super::pattern::Pattern;
 use super::schema::Schema;
 use super::selector::Selector;
@@ -15,14 +16,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// How a tool is run.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub enum Handler {
     /// `external-script`
-    Script {
-        script_path: String,
-        language: Language,
-        entry_point: Option<String>,
-    },
+    Script(ScriptReference),
+    /// `mcp`: a script that speaks the Model Context Protocol on stdin and stdout.
+    McpServer(McpServer),
+    /// One tool of such a server. No manifest has this type: the registry derives the tool from the
+    /// server and its list.
+    McpTool(McpTool),
     /// `service-method`; `parameter_map` renames inputs (left) for the method (right); `language`
     /// is a fixed argument.
     ServiceMethod {
@@ -45,11 +47,31 @@ pub enum Handler {
 }
 
 impl Handler {
-    /// Whether the tool runs no script: this process, a remote service, the client or another tool
-    /// does the work.
-    pub fn runs_no_script(&self) -> bool {
-        !matches!(self, Handler::Script { .. })
+    /// The script that runs. `None`: this process, a remote service, the client or another tool does
+    /// the work.
+    pub fn script(&self) -> Option<&ScriptReference> {
+        match self {
+            Handler::Script(script) => Some(script),
+            Handler::McpServer(server) => Some(&server.script),
+            Handler::McpTool(tool) => tool.server.handler.script(),
+            _ => None,
+        }
     }
+
+    /// The language of the script, if one runs.
+    pub fn language(&self) -> Option<Language> {
+        self.script().map(|script| script.language)
+    }
+}
+
+/// A script, and what runs it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScriptReference {
+    /// As written: relative to a base of scripts or to the manifest's folder.
+    pub path: String,
+    pub language: Language,
+    /// The function that is called. `None`: the script is run as a whole.
+    pub entry_point: Option<String>,
 }
 
 /// Another tool under the name of this one.
@@ -254,6 +276,28 @@ impl Manifest {
             Handler::Document(document) => Some(document),
             _ => None,
         }
+    }
+
+    /// The server, if this is one or one of its tools.
+    pub fn mcp_server(&self) -> Option<&McpServer> {
+        match &self.of_process().handler {
+            Handler::McpServer(server) => Some(server),
+            _ => None,
+        }
+    }
+
+    /// Which tool of an MCP server this is, if it is one.
+    pub fn mcp_tool(&self) -> Option<&McpTool> {
+        match &self.handler {
+            Handler::McpTool(tool) => Some(tool),
+            _ => None,
+        }
+    }
+
+    /// The manifest that says what runs, and what that may request: of a server's tool, the
+    /// server's.
+    pub fn of_process(&self) -> &Manifest {
+        self.mcp_tool().map_or(self, |tool| &tool.server)
     }
 
     /// The parameters that hold a file (`"format": "file"`), or a list of files (`true`).

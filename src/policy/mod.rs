@@ -32,10 +32,10 @@ pub use grammar::{
     Access, Advisories, AllowedValue, ApprovalRecord, Approvals, ApprovedCode, Area, Breaker,
     CallGrant, CallbackRule, CallbackUrl, CallerGrant, CallerRule, Callers, Capability, Code,
     CodeFolders, CodePlaces, CopiedTree, DeniedPackage, Digests, FileProblem, FileRules, Folder,
-    Grant, Grantable, HeaderRule, HostGrant, Mode, NamedRuntime, Network, Opening, PackageGrant,
-    PackageRules, PackagesAllowed, ParameterRule, PassedOver, Policies, Policy, ReadyGrant, Rule,
-    SESSIONS_LINE, SecretGrant, SecretSource, Selector, ServiceGrant, ServiceRule, SessionGrant,
-    SourceFile, Stop, Stops, ToolLimit, ToolSelector,
+    Grant, Grantable, HeaderRule, HostGrant, McpGrant, Mode, NamedRuntime, Network, Opening,
+    PackageGrant, PackageRules, PackagesAllowed, ParameterRule, PassedOver, Policies, Policy,
+    ReadyGrant, Rule, SESSIONS_LINE, SecretGrant, SecretSource, Selector, ServiceGrant,
+    ServiceRule, SessionGrant, SourceFile, Stop, Stops, ToolLimit, ToolSelector,
 };
 pub use grammar::{callers, headers, packages, versions};
 pub use reports::{audit, diff, suggest, who_can};

@@ -1,6 +1,7 @@
 //! `DirectToolLoader` (source `files`): scans folders for `*.tool.json` and reads each one; a bad
 //! file stops nothing. And the tools compiled into this binary (source `builtin`).
 
+use super::listed;
 use super::open_beneath::{self, Base, OpenError};
 use super::scan::{self, Candidate};
 use super::scripts;
@@ -114,6 +115,8 @@ pub struct DirectToolLoader {
 /// The result of one file: what it holds, or, if it cannot be loaded, the scripts that it names.
 struct Read {
     report: FileReport,
+    /// The report of the list beside it, if it is of an MCP server that has one.
+    list: Option<FileReport>,
     found: Result<(Vec<Tool>, Vec<Described>), Claim>,
 }
 
@@ -168,6 +171,7 @@ impl DirectToolLoader {
             let problem = Problem::new(Severity::Error, Code::Unreadable, "", message);
             Read {
                 report: FileReport::skipped(path, problem),
+                list: None,
                 found,
             }
         })
@@ -195,6 +199,7 @@ impl DirectToolLoader {
                 });
                 return Read {
                     report: FileReport::skipped(path, problem),
+                    list: None,
                     found,
                 };
             }
@@ -211,6 +216,7 @@ impl DirectToolLoader {
             };
             Read {
                 report,
+                list: None,
                 found: Err(claim(&path, &bytes, bases)),
             }
         };
@@ -220,7 +226,7 @@ impl DirectToolLoader {
                 Err(problems) => skipped(None, problems),
             };
         }
-        let (manifest, mut problems) = match manifest::read(&bytes) {
+        let (mut manifest, mut problems) = match manifest::read(&bytes) {
             Ok(read) => read,
             Err(problems) => return skipped(None, problems),
         };
@@ -243,9 +249,11 @@ impl DirectToolLoader {
         problems.extend(without_connect(&manifest, &site));
         locate_in(&mut problems, || &bytes);
         problems.extend(scan::writable_by_others(&site));
+        let list = take_list(&mut manifest, &path, candidate);
         let tool = Tool::new(Arc::new(manifest), site, self.id());
         Read {
             report: FileReport::loaded(path, reference, problems),
+            list,
             found: Ok((vec![tool], Vec::new())),
         }
     }
@@ -275,9 +283,40 @@ impl DirectToolLoader {
             .collect();
         Read {
             report: FileReport::loaded(path, None, problems),
+            list: None,
             found: Ok((tools, services)),
         }
     }
+}
+
+/// Gives an MCP server the list of its tools. `None`: there is none, or the tool has no list.
+fn take_list(manifest: &mut Manifest, path: &Path, candidate: &Candidate) -> Option<FileReport> {
+    let namespace = manifest.namespace().to_owned();
+    let Handler::McpServer(server) = &mut manifest.handler else {
+        return None;
+    };
+    let path = listed::list_path(path)?;
+    let relative = listed::list_path(&candidate.relative)?;
+    let read = open_beneath::read(&candidate.base.folder, &relative, MAX_DEFINITION_BYTES);
+    let problems = match read {
+        Ok(bytes) => {
+            let digests = format!("{}{}", manifest.digest, sha256_hex(&bytes));
+            manifest.digest = sha256_hex(digests.as_bytes());
+            server.take_list(&bytes, &namespace)
+        }
+        Err(OpenError::Missing) => return None,
+        Err(error) => vec![Problem::new(
+            Severity::Error,
+            Code::Unreadable,
+            "",
+            error.why(),
+        )],
+    };
+    let mut report = FileReport::loaded(path, None, problems);
+    if report.has_errors() {
+        report.status = Status::Skipped;
+    }
+    Some(report)
 }
 
 /// The site of the tool. Its script must exist now.
@@ -300,10 +339,10 @@ fn site(
             message,
         ));
     }
-    let Handler::Script { script_path, .. } = &manifest.handler else {
+    let Some(script) = manifest.handler.script() else {
         return Ok(without_script(path, base));
     };
-    let (site, note) = bases.find(path.parent(), script_path).map_err(|fault| {
+    let (site, note) = bases.find(path.parent(), &script.path).map_err(|fault| {
         let code = if fault.kind == Kind::SecurityError {
             Code::Security
         } else {
@@ -389,17 +428,11 @@ fn spelt(bytes: &[u8], field: &str) -> Vec<String> {
 /// WASI preview 1 has no call that connects: a module of it never reaches the hosts that its
 /// manifest asks for.
 fn without_connect(manifest: &Manifest, site: &ToolPaths) -> Option<Problem> {
-    let Handler::Script {
-        language: Language::Wasm,
-        ..
-    } = manifest.handler
-    else {
-        return None;
-    };
+    let is_module = manifest.handler.language() == Some(Language::Wasm);
     let script = site
         .script
         .as_ref()
-        .filter(|_| !manifest.requested.hosts.is_empty())?;
+        .filter(|_| is_module && !manifest.requested.hosts.is_empty())?;
     let file = files::open(script, OFlag::O_NOFOLLOW).ok()?;
     let mut beginning = Vec::new();
     file.take(HEAD).read_to_end(&mut beginning).ok()?;
@@ -435,10 +468,15 @@ impl Source for DirectToolLoader {
         let mut candidates = scan::scan(self.tools.iter().chain(&self.scripts), &mut discovery);
         candidates.extend(self.files.iter().filter_map(|file| scan::single(file)));
         let bases = self.script_bases();
-        for Read { report, found } in read_all(&candidates, |candidate| {
+        for Read {
+            report,
+            list,
+            found,
+        } in read_all(&candidates, |candidate| {
             self.read_guarded(candidate, &bases)
         }) {
             discovery.reports.push(report);
+            discovery.reports.extend(list);
             match found {
                 Ok((tools, services)) => {
                     discovery.tools.extend(tools);

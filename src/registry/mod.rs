@@ -4,6 +4,7 @@
 mod aliases;
 mod code;
 mod conflicts;
+mod listed;
 mod load;
 mod open_beneath;
 mod owner;
@@ -15,6 +16,7 @@ mod snapshot;
 mod tool;
 
 pub use code::APPROVED;
+pub use listed::list_path;
 pub use load::{BUILTIN_FILES, Builtin, DirectToolLoader, locate, position};
 pub use open_beneath::read_beneath;
 pub use reload::Registry;
@@ -22,5 +24,5 @@ pub use remote_source::{Announced, MAX_TOOLS as MAX_ANNOUNCED_TOOLS};
 pub use snapshot::{Filter, Snapshot};
 pub use tool::{
     CORE, Claim, Described, Discovery, ENDING, ENDINGS, FileReport, Source, Status, Tool,
-    is_manifest_file,
+    is_definition_file, is_manifest_file,
 };

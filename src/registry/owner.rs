@@ -232,7 +232,8 @@ pub(super) fn own_trees(
 }
 
 fn writes(tool: &Tool) -> bool {
-    !tool.manifest.requested.write.is_empty()
+    // What its server writes, a tool writes.
+    !tool.manifest.requested.write.is_empty() && tool.manifest.mcp_tool().is_none()
 }
 
 pub(super) fn writable_paths<'t>(

@@ -3,6 +3,7 @@
 
 use super::aliases;
 use super::conflicts::{self, Incumbents, Refused};
+use super::listed;
 use super::owner::{self, Ownership};
 use super::snapshot::Snapshot;
 use super::tool::{
@@ -273,16 +274,17 @@ impl Registry {
         } = owned;
         let (mut tools, mut refused) =
             conflicts::settle_ids(tools, state.rules.as_ref().map(|(policies, _)| &**policies));
-        let (services, problems) = conflicts::settle_services(
+        refused.extend(foreign);
+        let (services, mut problems) = conflicts::settle_services(
             described,
             &unloaded,
             &previous.services,
             &mut tools,
             &mut refused,
         );
+        problems.extend(listed::add_tools(&mut tools, &refused));
         aliases::settle(&mut tools, &mut refused);
         conflicts::settle_requires(&mut tools);
-        refused.extend(foreign);
         let mut reports: Vec<FileReport> = state
             .sources
             .iter()
@@ -451,7 +453,7 @@ fn registered(
         .iter()
         .flat_map(|entry| &entry.found.reports)
         .map(|report| report.path.clone());
-    let manifests = reports.filter(|path| tool::is_manifest_file(&path.to_string_lossy()));
+    let manifests = reports.filter(|path| tool::is_definition_file(&path.to_string_lossy()));
     let named = claims
         .iter()
         .flat_map(|claim| claim.scripts.iter().flatten())

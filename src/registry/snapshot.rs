@@ -107,7 +107,9 @@ impl Snapshot {
             .collect();
         let files = all().map(|tool| (tool.site.manifest.clone(), tool.clone()));
         self.by_manifest = files
-            .filter(|(manifest, _)| !manifest.as_os_str().is_empty())
+            .filter(|(manifest, tool): &(PathBuf, Arc<Tool>)| {
+                !manifest.as_os_str().is_empty() && tool.manifest.mcp_tool().is_none()
+            })
             .collect();
         self
     }
@@ -151,6 +153,18 @@ impl Snapshot {
     /// The tool that an alias stands for. `None`: it is not an alias.
     pub fn behind(&self, tool: &Tool) -> Option<Arc<Tool>> {
         self.find(&tool.manifest.alias()?.tool).ok()
+    }
+
+    /// The tool whose grants a call of this one has: that of an alias, the server of its tool.
+    /// `None`: its own.
+    pub fn of_grants(&self, tool: &Tool) -> Option<Arc<Tool>> {
+        let target = self.behind(tool);
+        let called = target.as_deref().unwrap_or(tool);
+        let server = called.manifest.mcp_tool().and_then(|it| {
+            let reference = format!("{}@{}", it.server.id, it.server.version);
+            self.find(&reference).ok()
+        });
+        server.or(target)
     }
 
     /// All versions of one id, the lowest first; empty if there is none.

@@ -1,6 +1,7 @@
 //! Tools, reports of files, and the sources that find them.
 
 use crate::base::text;
+use crate::manifest::mcp::LIST_ENDING;
 use crate::manifest::{Manifest, Problem, ServiceDescriptor, Severity, ToolPaths};
 use crate::policy;
 use serde::Serialize;
@@ -21,6 +22,11 @@ pub const ENDINGS: [&str; 4] = [ENDING, ".prompt.json", ".resource.json", DESCRI
 /// True for the name of a manifest of any kind.
 pub fn is_manifest_file(name: &str) -> bool {
     ENDINGS.iter().any(|ending| name.ends_with(ending))
+}
+
+/// True for the name of a manifest, or of what is read beside one.
+pub fn is_definition_file(name: &str) -> bool {
+    is_manifest_file(name) || name.ends_with(LIST_ENDING)
 }
 
 /// Whether a name is nearly that of a manifest: in capitals, without a name before the ending, of

@@ -478,7 +478,7 @@ impl Catalog {
     /// Whether this host can run the handler.
     fn runs(&self, handler: &Handler) -> Result<(), Fault> {
         match handler {
-            Handler::Client(_) => Ok(()),
+            Handler::Client(_) | Handler::McpServer(_) => Ok(()),
             Handler::ServiceMethod { .. } => self.executors.methods.find(handler).map(drop),
             _ => self.executor(handler).map(drop),
         }
@@ -493,7 +493,13 @@ impl Catalog {
             )
         }
         match handler {
-            Handler::Script { language, .. } => self.script_executor(*language),
+            Handler::Script(script) => self.script_executor(script.language),
+            Handler::McpServer(_) => {
+                let message =
+                    "This is an MCP server, which is not called itself: call one of its tools.";
+                Err(Fault::new(Kind::CapabilityError, message))
+            }
+            Handler::McpTool(_) => Err(lacking("tools of MCP servers")),
             Handler::ServiceMethod { .. } => Ok(executors.methods.clone()),
             Handler::Extension { kind, .. } => self
                 .extensions

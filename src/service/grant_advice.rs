@@ -6,7 +6,7 @@
 use crate::base::text::{is_in_string, names, path, printable};
 use crate::executor::Operation;
 use crate::manifest::host::{self, HostPattern};
-use crate::manifest::{self, Handler, RequestedAccess, ToolPaths};
+use crate::manifest::{self, RequestedAccess, ToolPaths};
 use crate::policy::base_view::{KERNEL, SCRATCH, SYSTEM_FOLDERS};
 use crate::policy::{self, Narrower, Verdict};
 use crate::registry;
@@ -42,12 +42,13 @@ impl DenialContext<'_> {
     /// A script that is run as a whole does not speak of standard input, and the call brought
     /// arguments.
     pub fn ignores_arguments(&self) -> bool {
-        let Handler::Script { entry_point, .. } = &self.tool.manifest.handler else {
-            return false;
-        };
         let script = &self.script;
         let is_given = !["", "{}"].contains(&self.arguments.trim());
-        entry_point.is_none() && is_given && !script.is_empty() && !script.contains("stdin")
+        let own = self.tool.manifest.handler.script();
+        own.is_some_and(|own| own.entry_point.is_none())
+            && is_given
+            && !script.is_empty()
+            && !script.contains("stdin")
     }
 
     pub fn requested(&self, operation: Operation, path: &Path) -> Option<&Verdict> {
@@ -148,7 +149,7 @@ impl DenialContext<'_> {
 
     /// Whether the policy that decided has no list of what is read.
     fn reads_by_default(&self) -> bool {
-        let id = &self.tool.manifest.id;
+        let id = &self.tool.manifest.of_process().id;
         let (policy, _) = self.decisions.policies.governing(id, &self.site.manifest);
         !self.decision.governing.exact || policy.files.reads_by_default()
     }

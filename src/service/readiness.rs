@@ -130,7 +130,9 @@ impl Readiness {
                 .descriptor
                 .iter()
                 .try_for_each(|service| queues(service)),
-            Handler::Script { .. }
+            Handler::Script(_)
+            | Handler::McpServer(_)
+            | Handler::McpTool(_)
             | Handler::Document(_)
             | Handler::Client(_)
             | Handler::Alias(_) => Ok(()),

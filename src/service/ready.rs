@@ -230,7 +230,9 @@ impl ReadyKeeper {
         }
         let deadline = CallDeadline::usual("", None);
         let decided = match &tool.manifest.handler {
-            Handler::Script { .. } => decisions.decided_for(&tool, &deadline).await.ok()?,
+            handler if handler.script().is_some() => {
+                decisions.decided_for(&tool, &deadline).await.ok()?
+            }
             handler @ Handler::ServiceMethod {
                 language: None | Some(Language::Python),
                 ..

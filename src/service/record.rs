@@ -598,7 +598,10 @@ impl CallRecord {
             Some(Handler::ToolService(remote)) => ("remote", remote.service.clone()),
             Some(Handler::Document(_)) => ("document", String::new()),
             Some(Handler::Client(_)) => ("client", String::new()),
-            Some(Handler::Script { .. } | Handler::Alias(_)) | None => ("", String::new()),
+            Some(Handler::McpTool(tool)) => ("mcp", tool.name.clone()),
+            Some(Handler::Script(_) | Handler::McpServer(_) | Handler::Alias(_)) | None => {
+                ("", String::new())
+            }
         };
         let Some(Confined { shape, .. }) = &self.run.confined else {
             return (kind.to_owned(), name);

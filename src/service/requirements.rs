@@ -1,7 +1,7 @@
 //! Adds to policy's decision about a script the packages that the files beside it request. A file
 //! counts for its own script only.
 
-use crate::manifest::{Handler, Language, ToolPaths};
+use crate::manifest::{Language, ToolPaths};
 use crate::packages::{self, PackageRequirements, ScriptLocation};
 use crate::policy::packages::Ecosystem;
 use crate::policy::{self, Allowance, Decision, FileProblem, Machine, Policies};
@@ -19,10 +19,10 @@ pub fn decide(
 ) -> Decision {
     if let Some(target) = snapshot.behind(tool) {
         let own = crate::policy::decide(&tool.manifest, &tool.site, policies, machine);
-        return decide(&target, snapshot, policies, machine).called_as(own);
+        return decide(&target, snapshot, policies, machine).called_as(own, "an alias");
     }
     let mut decision = crate::policy::decide(&tool.manifest, &tool.site, policies, machine);
-    if let Handler::Script { language, .. } = tool.manifest.handler {
+    if let Some(language) = tool.manifest.handler.language() {
         let script = ScriptOfTool {
             site: &tool.site,
             language,
@@ -31,7 +31,7 @@ pub fn decide(
         };
         script.add(&mut decision, snapshot, machine);
     }
-    if tool.manifest.handler.runs_no_script()
+    if tool.manifest.handler.script().is_none()
         && decision
             .packages
             .allowed
@@ -59,7 +59,7 @@ pub(super) fn decide_unlocked(
     machine: &Machine,
 ) -> Decision {
     let mut decision = crate::policy::decide(&tool.manifest, &tool.site, policies, machine);
-    if let Handler::Script { language, .. } = tool.manifest.handler {
+    if let Some(language) = tool.manifest.handler.language() {
         let version = decision.grants.runtime.as_ref().map(|r| r.version.clone());
         let script = ScriptOfTool {
             site: &tool.site,

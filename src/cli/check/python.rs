@@ -6,7 +6,7 @@ use crate::base::files;
 use crate::base::text::{self, printable};
 use crate::cli::process;
 use crate::executor::process::{Launchers, examine};
-use crate::manifest::{Code, Handler, Language, Problem, Severity};
+use crate::manifest::{Code, Language, Problem, Severity};
 use crate::policy;
 use crate::registry::{self, FileReport};
 use nix::fcntl::OFlag;
@@ -72,7 +72,7 @@ enum FindingKind {
 
 impl Script {
     pub fn new(tool: &Arc<registry::Tool>, decision: &policy::Decision) -> Option<Script> {
-        let is_script = matches!(tool.manifest.handler, Handler::Script { .. });
+        let is_script = tool.manifest.handler.script().is_some();
         let runtime = decision.grants.runtime.clone();
         is_script.then(|| Script {
             tool: tool.clone(),
@@ -83,9 +83,7 @@ impl Script {
     fn source(&self, hints: bool) -> Option<Source> {
         self.runtime.as_ref()?;
         let manifest = &self.tool.manifest;
-        let Handler::Script { entry_point, .. } = &manifest.handler else {
-            return None;
-        };
+        let script = manifest.handler.script()?;
         // A script that is longer was read in part.
         let bytes =
             script_text(&self.tool).filter(|text| (text.len() as u64) < MAX_SCRIPT_BYTES)?;
@@ -94,7 +92,7 @@ impl Script {
         let declared = schema.and_then(|schema| schema["properties"].as_object());
         Some(Source {
             text,
-            entry: entry_point.clone(),
+            entry: script.entry_point.clone(),
             awaits: !manifest.calls.is_empty(),
             parameters: declared.map(|declared| declared.keys().cloned().collect()),
             apart: modules_apart(self.tool.site.script.as_deref()?.parent()?),

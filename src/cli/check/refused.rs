@@ -5,7 +5,7 @@ use super::python::{self, MAX_SCRIPT_BYTES, script_text};
 use crate::base::json::escape_segment;
 use crate::base::suggest;
 use crate::base::text::{self, printable};
-use crate::manifest::{Code, Handler, Language, Manifest, Problem, Severity, host};
+use crate::manifest::{Code, Language, Manifest, Problem, ScriptReference, Severity, host};
 use crate::service::readiness::{Need, Readiness};
 use crate::{executor, policy, registry, service};
 use policy::{RequestKind, Verdict};
@@ -35,7 +35,9 @@ pub fn tell(
         .map(|(at, r)| (r.path.clone(), at))
         .collect();
     let tools = snapshot.list(&registry::Filter::default());
-    for tool in &tools {
+    // Of an MCP server, its manifest is reported once.
+    let with_manifest = tools.iter().filter(|it| it.manifest.mcp_tool().is_none());
+    for tool in with_manifest {
         let Some(report) = places
             .get(&tool.site.manifest)
             .and_then(|at| reports.get_mut(*at))
@@ -261,14 +263,11 @@ fn repositories(tool: &registry::Tool, decision: &policy::Decision) -> Vec<Probl
 /// Faults of the script itself: a file that is not a module, or an entry point that the script does
 /// not name.
 fn script(tool: &registry::Tool) -> Option<Problem> {
-    let Handler::Script {
+    let ScriptReference {
         language,
         entry_point,
         ..
-    } = &tool.manifest.handler
-    else {
-        return None;
-    };
+    } = tool.manifest.handler.script()?;
     let text = script_text(tool)?;
     fn error(pointer: &str, message: String) -> Option<Problem> {
         Some(Problem::new(

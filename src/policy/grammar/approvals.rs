@@ -4,6 +4,7 @@
 use super::area::Area;
 use super::document::FileProblem;
 use crate::base::text;
+pub use crate::manifest::mcp::digest;
 use crate::manifest::{At, Code as ProblemCode, Selector, Severity};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -114,12 +115,6 @@ impl Approvals {
     pub fn find(&self, of: &str) -> Option<&ApprovalRecord> {
         self.list.iter().find(|record| record.of == of)
     }
-}
-
-/// SHA-256 over the canonical JSON of a value.
-pub fn digest(value: &impl Serialize) -> String {
-    let text = serde_json_canonicalizer::to_vec(value).expect("plain data is JSON");
-    crate::base::sha256_hex(&text)
 }
 
 /// Where the code of a tool lies.

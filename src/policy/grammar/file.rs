@@ -8,6 +8,7 @@ use super::capability::{self, Capability};
 use super::document::{FileProblem, Origin, PolicyEntry, TomlDocument};
 use super::files::{self, FileRules};
 use super::hosts::{self, HostAuthority, HostGrant};
+use super::mcp::{self, McpGrant};
 use super::packages::{self, PackagesAllowed};
 use super::ready::{self, ReadyGrant};
 use super::secrets::{self, SecretGrant};
@@ -113,6 +114,7 @@ pub struct Policy {
     pub calls: Vec<PolicyEntry<CallGrant>>,
     pub ready: Option<PolicyEntry<ReadyGrant>>,
     pub sessions: Option<PolicyEntry<SessionGrant>>,
+    pub mcp: Option<PolicyEntry<McpGrant>>,
     pub source: Value,
     pub digest: String,
     /// The fault of the file, if it has one. Calls of its tools are then refused.
@@ -144,6 +146,12 @@ impl Policy {
         self.origin().place(at)
     }
 
+    /// Whether it has grants, limits, or rules of a process.
+    pub fn says_more_than_conditions(&self) -> bool {
+        let has_limits = !self.limits.is_empty() || !self.require_permissions.is_empty();
+        has_limits || self.observe || self.require_cgroup || self.is_wider_than_default()
+    }
+
     pub fn is_wider_than_default(&self) -> bool {
         !self.files.write.is_empty()
             || self.files.read.iter().any(|rule| !rule.relative)
@@ -155,6 +163,7 @@ impl Policy {
             || !self.calls.is_empty()
             || self.ready.is_some()
             || self.sessions.is_some()
+            || self.mcp.is_some()
             || !self.runtimes.is_empty()
             || self
                 .limits
@@ -264,6 +273,7 @@ pub fn read(source: &str, file: &Path, host: bool, root: &Path) -> (Option<Polic
         calls,
         ready: ready::read(it),
         sessions: sessions::read(it),
+        mcp: mcp::read(it),
         source: document.value.clone(),
         digest: crate::base::sha256_hex(source.as_bytes()),
         fault: None,

@@ -11,7 +11,7 @@ use super::stops::Stops;
 use super::{disk, hosts};
 use crate::base::{files, text};
 use crate::manifest::Selector;
-use crate::manifest::{At, Code, Language, Severity};
+use crate::manifest::{At, Code, Language, Manifest, Severity};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -73,6 +73,8 @@ pub struct Policies {
     faults: Vec<FileProblem>,
     /// What the operator disabled, as it was read for this decision.
     pub stops: Arc<Stops>,
+    /// For a report of what a tool would have once it is approved.
+    waives_approvals: bool,
 }
 
 impl Policies {
@@ -356,20 +358,27 @@ impl Policies {
         })
     }
 
-    /// The policy, or the host's cap, by which a tool runs only as a person approved it.
-    pub fn approval_rule(&self, id: &str, manifest: &Path) -> Option<&Policy> {
-        let (policy, _) = self.governing(id, manifest);
+    /// What says that a tool runs only as a person approved it: the policy, the host's cap, or that
+    /// it is an MCP server, whose record covers all its tools.
+    pub fn approval_rule(&self, manifest: &Manifest, place: &Path) -> Option<String> {
+        if self.waives_approvals || manifest.mcp_tool().is_some() {
+            return None;
+        }
+        let (policy, _) = self.governing(&manifest.id, place);
         let mut bounding = std::iter::once(policy).chain(&self.host);
-        bounding.find(|policy| policy.approval_required)
+        let required = bounding.find(|policy| policy.approval_required);
+        let required = required.map(|policy| format!("policy {}", policy.origin().called()));
+        required.or(manifest
+            .mcp_server()
+            .map(|_| "the handler type mcp".to_owned()))
     }
 
-    /// The same policies, none of which requires an approval.
+    /// The same policies, where nothing needs an approval.
     pub fn without_approvals(&self) -> Policies {
-        let mut open = self.clone();
-        for policy in open.list.iter_mut().chain(&mut open.host) {
-            policy.approval_required = false;
+        Policies {
+            waives_approvals: true,
+            ..self.clone()
         }
-        open
     }
 
     /// Who may call what. `None`: without such a file, whoever this host serves may call

@@ -15,6 +15,7 @@ pub mod grantable;
 pub mod headers;
 pub mod hosts;
 pub mod load;
+pub mod mcp;
 pub mod obeyed;
 pub mod osv;
 pub mod packages;
@@ -43,6 +44,7 @@ pub use files::{FileRules, Grant, Rule};
 pub use grantable::Grantable;
 pub use hosts::{HostGrant, Network};
 pub use load::{PassedOver, Policies};
+pub use mcp::McpGrant;
 pub use osv::Advisories;
 pub use packages::{
     DeniedPackage, Package, PackageGrant, PackageRequirements, PackageRules, PackagesAllowed,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 /// Manifests and policies. In these tables `*` stands for any beginning.
 const DEFINITIONS: &str =
-    "*.tool.json *.tool-service.json *.prompt.json *.resource.json *.policy.toml";
+    "*.tool.json *.tool-service.json *.prompt.json *.resource.json *.mcp-tools.json *.policy.toml";
 /// Repositories, and the settings of shells, editors and agents that run commands when somebody
 /// opens the folder.
 const OBEYED: &str = ".git .hg .svn .jj .husky .envrc .vscode .idea .zed .devcontainer .vim .vimrc \

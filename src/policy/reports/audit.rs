@@ -186,6 +186,7 @@ pub fn json(decision: &Decision, manifest: &Manifest) -> Value {
         "confirm": decision.conditions.confirm,
         "ready": decision.ready(),
         "sessions": decision.sessions(),
+        "mcp": decision.conditions.mcp,
         "stderrIsError": decision.conditions.stderr_is_error,
         "textOutput": decision.conditions.text_output,
         "context": decision.conditions.context,

@@ -9,8 +9,8 @@ use crate::base::json::escape_segment;
 use crate::base::text;
 use crate::policy::grammar::approvals::APPROVALS_FILE;
 use crate::policy::grammar::{
-    CallGrant, CallerGrant, Grant, Grantable, Network, PackageGrant, Policies, ReadyGrant, Secret,
-    ServiceGrant, SessionGrant,
+    CallGrant, CallerGrant, Grant, Grantable, McpGrant, Network, PackageGrant, Policies,
+    ReadyGrant, Secret, ServiceGrant, SessionGrant,
 };
 use crate::policy::verdicts::{Confirm, LimitVerdict};
 use crate::quantity::Limit;
@@ -23,9 +23,9 @@ use std::path::{Path, PathBuf};
 /// Fields of an entry that are not compared as written: `Powers` has their meaning, or they are
 /// wording, or about past calls.
 #[rustfmt::skip]
-const COMPARED_APART: [&str; 21] = [
+const COMPARED_APART: [&str; 22] = [
     "tool", "policyFile", "callers", "asks", "grants", "network", "secrets", "packages", "service", "calls", "limits",
-    "requireCgroup", "stderrIsError", "confirm", "ready", "sessions", "notes", "refused", "digests", LAST_DENIALS, KEPT_PACKAGES,
+    "requireCgroup", "stderrIsError", "confirm", "ready", "sessions", "mcp", "notes", "refused", "digests", LAST_DENIALS, KEPT_PACKAGES,
 ];
 
 /// What one tool could do, from its entry of `audit --json`; or what a policy file says. Older
@@ -50,6 +50,7 @@ pub struct Powers {
     calls: Vec<CallGrant>,
     ready: Option<ReadyGrant>,
     sessions: Option<SessionGrant>,
+    mcp: Option<McpGrant>,
     asks: Vec<Request>,
     limits: Vec<LimitVerdict>,
     require_cgroup: bool,
@@ -364,6 +365,7 @@ fn gained(old: &Powers, new: &Powers) -> Vec<Change> {
     found.extend(uncovered(old.service.as_slice(), new.service.as_slice()));
     found.extend(uncovered(old.ready.as_slice(), new.ready.as_slice()));
     found.extend(uncovered(old.sessions.as_slice(), new.sessions.as_slice()));
+    found.extend(uncovered(old.mcp.as_slice(), new.mcp.as_slice()));
     let [before, now] = [old, new].map(|powers| powers.packages.granted.as_slice());
     found.extend(uncovered(before, now));
     for limit in &new.limits {

@@ -71,10 +71,15 @@ pub fn policy(
     } else {
         out.push_str(&head(manifest, site, decision, places));
         out.push_str(&body);
+        if manifest.mcp_server().is_some() {
+            let about = "true: all callers share one process, and see what the others left in it.";
+            out.push_str(&format!("\n# {about}\n[mcp]\nshared = false\n"));
+        }
         if decision
             .approval
             .as_ref()
             .is_some_and(Approval::is_by_policy)
+            && manifest.mcp_server().is_none()
         {
             out.push_str(
                 "\n# As in the policy that this one replaces.\n[approval]\nrequired = true\n",

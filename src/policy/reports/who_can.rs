@@ -200,10 +200,15 @@ fn about(decision: &Decision, question: &Question, bases: &[PathBuf]) -> Vec<Too
                 .collect()
         }
         Question::Session(id) => {
-            let grant = decision.sessions().filter(|_| names(decision, id));
-            grant
-                .map(|it| ToolAccess::new("for one caller", it.text(), &it.rule, &it.why))
-                .into_iter()
+            let session = decision.sessions().into_iter();
+            let session =
+                session.map(|it| ToolAccess::new("for one caller", it.text(), &it.rule, &it.why));
+            let server = decision.conditions.mcp.iter();
+            let server =
+                server.map(|it| ToolAccess::new("as a server", it.text(), &it.rule, &it.why));
+            session
+                .chain(server)
+                .filter(|_| names(decision, id))
                 .collect()
         }
         Question::Approved(id) => {

@@ -6,13 +6,13 @@ use super::shape::Variable;
 use super::verdict::{Answers, Narrower, Need, Refusal, RequestKind, Verdict};
 use crate::base::layer::Layer;
 use crate::base::text::printable;
-use crate::manifest::{Handler, Language, Manifest, environment};
+use crate::manifest::{Language, Manifest, environment};
 use crate::policy::grammar::capability::{kind, unknown};
 use crate::policy::grammar::{Capability, CapabilityKind, Grant, Policy};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Needs that the manifest alone shows: unknown capabilities.
+/// Needs that the manifest alone shows: unknown capabilities, and the list of a server's tools.
 pub fn needs_of(manifest: &Manifest) -> Vec<Need> {
     let words = manifest.requested.capabilities.iter().enumerate();
     let unknown = words.filter_map(|(index, word)| {
@@ -21,7 +21,15 @@ pub fn needs_of(manifest: &Manifest) -> Vec<Need> {
             unknown(word)?,
         ))
     });
-    unknown.collect()
+    let server = manifest.mcp_server();
+    let unlisted = server.filter(|server| server.listed.is_none()).map(|_| {
+        let words = format!(
+            "the list of its tools, which `toolhost mcp refresh {}` writes",
+            manifest.id
+        );
+        Need::new("/handler/type", words)
+    });
+    unknown.chain(unlisted).collect()
 }
 
 /// The files that a tool is granted, and its own folder.
@@ -32,13 +40,7 @@ pub struct GrantedFiles<'a> {
 
 /// Why a capability cannot be met on this machine, whatever a policy says.
 fn missing(machine: &Machine, manifest: &Manifest, word: &str) -> Option<&'static str> {
-    let module = matches!(
-        manifest.handler,
-        Handler::Script {
-            language: Language::Wasm,
-            ..
-        }
-    );
+    let module = manifest.handler.language() == Some(Language::Wasm);
     match kind(word) {
         CapabilityKind::Free if module => Some("a WASI module starts no processes"),
         CapabilityKind::LocalSockets if module => Some("a WASI module has no sockets of its own"),

@@ -18,11 +18,15 @@ use super::{
 };
 use crate::base::text;
 use crate::fault::Fault;
-use crate::manifest::{Handler, Language, Manifest, StderrRule, ToolPaths, pattern};
+use crate::manifest::{
+    Execution, Handler, Language, Manifest, RequestedAccess, StderrRule, ToolPaths, pattern,
+};
 use crate::policy::grammar::files::SCRIPT_FOLDER;
 use crate::policy::grammar::{
-    Area, CapabilityKind, Ecosystem, Grant, HostGrant, Mode, Policies, Policy, Selector,
+    Area, CapabilityKind, Ecosystem, Grant, HostGrant, McpGrant, Mode, Policies, Policy, Selector,
 };
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -51,10 +55,20 @@ pub fn decide(
     policies: &Policies,
     machine: &Machine,
 ) -> Decision {
-    let language = match &manifest.handler {
-        Handler::Script { language, .. } => Some(*language),
-        _ => None,
-    };
+    if let Some(tool) = manifest.mcp_tool() {
+        let server = decide(&tool.server, site, policies, machine);
+        let mut decision = server.called_as_tool(rules_of(manifest, site, policies, machine));
+        if let Value::Object(claims) = &manifest.raw["annotations"] {
+            let claims = text::json(&json!(claims), false);
+            let words = "its author claims, and nothing checks";
+            decision
+                .notes
+                .all
+                .push(format!("{words}: {}", text::head(&claims, 200)));
+        }
+        return decision;
+    }
+    let language = manifest.handler.language();
     let subject = Subject {
         manifest,
         site,
@@ -100,6 +114,33 @@ pub fn decide(
         decision.lacks_below = answers.lacks;
     }
     decision
+}
+
+/// The decision about a tool whose process is its server's: who may call it and must agree, and
+/// whether it is stopped. It requests nothing itself.
+fn rules_of(
+    manifest: &Manifest,
+    site: &ToolPaths,
+    policies: &Policies,
+    machine: &Machine,
+) -> Decision {
+    let bare = Manifest {
+        requested: RequestedAccess {
+            read: Some(Vec::new()),
+            ..RequestedAccess::default()
+        },
+        execution: Execution::default(),
+        limits: BTreeMap::new(),
+        ..manifest.clone()
+    };
+    Subject {
+        manifest: &bare,
+        site,
+        language: None,
+        narrow: false,
+        owners: &[],
+    }
+    .decide(policies, machine)
 }
 
 /// The tools that run scripts and code request what a policy that names their exact id lets them
@@ -223,6 +264,10 @@ impl Case<'_> {
         if let Some(Err(why)) = &conditions.sessions {
             notes.all.push(format!("sessions has no effect: {why}"));
         }
+        if conditions.mcp.as_ref().is_some_and(|it| it.shared) {
+            let words = "high risk: `shared` lets each caller see what others left in its process";
+            notes.all.push(words.to_owned());
+        }
         let limits = self.limits(&mut notes);
         if self.ceilings.policy.fault.is_some() {
             // Nothing is granted because of this fault, so verdicts would give wrong reasons.
@@ -245,7 +290,7 @@ impl Case<'_> {
         decision.approval = self.approval(&decision);
         let requires = self
             .policies
-            .approval_rule(&manifest.id, &self.subject.site.manifest);
+            .approval_rule(manifest, &self.subject.site.manifest);
         if requires.is_some() && manifest.id == RUN_CODE {
             decision.notes.all.push(SOURCE_TEXT.to_owned());
         }
@@ -267,7 +312,7 @@ impl Case<'_> {
     /// and source text is allowed by policy alone.
     fn approval(&self, decision: &Decision) -> Option<Approval> {
         let Subject { manifest, site, .. } = self.subject;
-        let required = self.policies.approval_rule(&manifest.id, &site.manifest);
+        let required = self.policies.approval_rule(manifest, &site.manifest);
         if site.manifest.as_os_str().is_empty() {
             return approval_of_run(required, site.script.as_ref()?, self.owners);
         }
@@ -289,7 +334,7 @@ impl Case<'_> {
             script: site.script.clone(),
             folder: site.folder.clone(),
             labels: manifest.metadata.permissions.clone(),
-            in_process: language.is_none() && manifest.handler.runs_no_script(),
+            in_process: language.is_none(),
             at_client: manifest.client_tool().is_some(),
             starts_scripts: matches!(
                 &manifest.handler,
@@ -433,6 +478,9 @@ impl Case<'_> {
                 || self.owners.iter().any(|owner| owner.conditions.context),
             ready: None,
             sessions: None,
+            mcp: manifest
+                .mcp_server()
+                .map(|_| McpGrant::narrowest(self.ceilings.policies())),
         }
     }
 
@@ -526,10 +574,8 @@ impl Case<'_> {
         let Some(runtime) = &decision.grants.runtime else {
             return Err(faults::in_process());
         };
-        let entry_point = match &self.subject.manifest.handler {
-            Handler::Script { entry_point, .. } => entry_point.clone(),
-            _ => None,
-        };
+        let script = self.subject.manifest.handler.script();
+        let entry_point = script.and_then(|script| script.entry_point.clone());
         let Decision {
             identity,
             grants,
@@ -562,6 +608,7 @@ impl Case<'_> {
                 .sessions()
                 .cloned()
                 .filter(|_| sessions::are_in(runtime.language)),
+            mcp: conditions.mcp.clone(),
             ..Shape::bare(&identity.tool, runtime.clone())
         };
         // Only this tool's own grants are known here: `service` adds what other tools may write.

@@ -5,13 +5,14 @@ use super::approved::Approval;
 use super::packages::Allowance;
 use super::shape::{Runtime, Shape, Variable};
 use super::verdict::{Confirm, LimitVerdict, Need, Notes, RequestKind, Verdict};
+use crate::base::text::printable;
 use crate::fault::{Fault, Kind};
 use crate::policy::grammar::capability::kind;
 use crate::policy::grammar::hosts::risks;
 use crate::policy::grammar::{
     Access, ApprovedCode, CallGrant, CallerGrant, CapabilityKind, Ecosystem, Grant, HostGrant,
-    Network, PackageGrant, PackageRequirements, PassedOver, ReadyGrant, SecretGrant, ServiceGrant,
-    SessionGrant,
+    McpGrant, Network, PackageGrant, PackageRequirements, PassedOver, ReadyGrant, SecretGrant,
+    ServiceGrant, SessionGrant,
 };
 use crate::quantity::Limit;
 use std::collections::BTreeMap;
@@ -119,6 +120,8 @@ pub struct Conditions {
     pub ready: Option<Result<ReadyGrant, String>>,
     /// The sessions of its source text, or why there are none. `None`: no policy allows any.
     pub sessions: Option<Result<SessionGrant, String>>,
+    /// How its process serves calls, if it is an MCP server.
+    pub mcp: Option<McpGrant>,
 }
 
 impl Grants {
@@ -153,9 +156,26 @@ impl Decision {
         self.limits.iter().find(|l| l.limit == limit)
     }
 
-    /// The decision about a call of this tool by an alias. What it may touch is the tool's own; who
-    /// must agree, who may call, and what is refused or lacking count of both.
-    pub fn called_as(mut self, alias: Decision) -> Decision {
+    /// The decision about a tool of this server. Who may call it is its own matter.
+    pub fn called_as_tool(mut self, own: Decision) -> Decision {
+        let policy = &own.governing.policy;
+        if *policy != self.governing.policy {
+            let words = "says who may call it and who must agree; the server's gives the rest";
+            self.notes
+                .all
+                .push(format!("policy `{}` {words}", printable(policy)));
+        }
+        let passed_over = own.governing.passed_over.iter();
+        let passed_over: Vec<String> = passed_over.map(|it| it.words.clone()).collect();
+        self.notes.all.extend(passed_over);
+        self.conditions.callers = own.conditions.callers.clone();
+        self.called_as(own, "a tool")
+    }
+
+    /// The decision about a call of this tool by an alias, or of a tool of this server. What it may
+    /// touch is decided here; who must agree, who may call, and what is refused or lacking count of
+    /// both. `what`: an alias, or a tool.
+    pub fn called_as(mut self, alias: Decision, what: &str) -> Decision {
         let refused = alias.refused().cloned();
         let Decision {
             identity,
@@ -164,7 +184,7 @@ impl Decision {
             lacks,
             ..
         } = alias;
-        let words = format!("{} is an alias of {}", identity.tool, self.identity.tool);
+        let words = format!("{} is {what} of {}", identity.tool, self.identity.tool);
         self.notes.all.push(words);
         self.identity.tool = identity.tool;
         for why in conditions.confirm {

@@ -2,7 +2,7 @@
 
 use super::ceiling::Ceilings;
 use super::decision::{Conditions, Grants};
-use crate::manifest::{Handler, Language, Manifest};
+use crate::manifest::{Language, Manifest};
 use crate::policy::grammar::{Access, ReadyGrant, SecretSource};
 
 /// What may wait for calls, or why every call starts cold. `None`: no policy says anything of it.
@@ -35,14 +35,9 @@ pub fn grant_of(
 
 /// Why no process can be started before its call.
 fn cold(manifest: &Manifest, grants: &Grants, conditions: &Conditions) -> Option<&'static str> {
-    let (script, has_shim) = match &manifest.handler {
-        Handler::Script {
-            language,
-            entry_point,
-            ..
-        } => (Some(*language), entry_point.is_some()),
-        _ => (None, true),
-    };
+    let script = manifest.handler.language();
+    let own = manifest.handler.script();
+    let has_shim = own.is_none_or(|script| script.entry_point.is_some());
     let depends_on_caller = grants
         .secrets
         .iter()

@@ -2,7 +2,7 @@
 
 use crate::manifest::Language;
 use crate::policy::grammar::{
-    ApprovedCode, Area, CallGrant, Grant, Network, PackageGrant, ReadyGrant, SecretGrant,
+    ApprovedCode, Area, CallGrant, Grant, McpGrant, Network, PackageGrant, ReadyGrant, SecretGrant,
     SessionGrant,
 };
 pub use crate::quantity::Limits;
@@ -160,6 +160,9 @@ pub struct Shape {
     /// Source text may go on in sessions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sessions: Option<SessionGrant>,
+    /// It is an MCP server, whose process serves calls of all its tools.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mcp: Option<McpGrant>,
     /// The copy of its code that a person approved.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub approved: Option<Arc<ApprovedCode>>,
@@ -193,6 +196,7 @@ impl Shape {
             text_output: false,
             ready: None,
             sessions: None,
+            mcp: None,
             approved: None,
             written: Vec::new(),
         }

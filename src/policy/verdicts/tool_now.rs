@@ -9,7 +9,7 @@ use crate::manifest::{Document, Manifest, ToolPaths};
 use crate::policy::grammar::approvals::digest;
 use crate::policy::grammar::{
     Access, ApprovalRecord, ApprovedCode, Area, Code, CodePlaces, Digests, Grantable, Policies,
-    Policy, Secret,
+    Secret,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -66,6 +66,10 @@ impl ToolNow {
             digest(&sums)
         });
         let runtime = decision.grants.runtime.as_ref();
+        let listed = manifest.mcp_server().and_then(|it| it.listed.as_deref());
+        let listed = listed.into_iter().flatten();
+        let tools: BTreeMap<&String, &String> =
+            listed.map(|(name, tool)| (name, &tool.digest)).collect();
         Ok(ToolNow {
             digests: Digests {
                 definition: Some(digest(&definition)),
@@ -74,7 +78,7 @@ impl ToolNow {
                 grants: Some(digest(&grants)),
             },
             runtime: runtime.map(|it| format!("{} {}", it.language.name(), it.version)),
-            details: json!({ "definition": definition, "code": files, "grants": grants }),
+            details: json!({ "definition": definition, "code": files, "grants": grants, "tools": tools }),
             places,
             code,
         })
@@ -236,6 +240,7 @@ fn conditions(all: &Conditions) -> Value {
         context,
         ready,
         sessions,
+        mcp,
     } = all;
     let ready = ready.as_ref().and_then(|it| it.as_ref().ok());
     let sessions = sessions.as_ref().and_then(|it| it.as_ref().ok());
@@ -243,6 +248,7 @@ fn conditions(all: &Conditions) -> Value {
         "confirm": without_reasons(confirm), "requireCgroup": require_cgroup, "observe": observe,
         "textOutput": text_output, "stderrIsError": stderr_is_error, "context": context,
         "ready": without_reasons(&ready), "sessions": without_reasons(&sessions),
+        "mcp": without_reasons(mcp),
     })
 }
 
@@ -309,10 +315,11 @@ pub fn approval_of(
     decision: &Decision,
     manifest: &Manifest,
     policies: &Policies,
-    required: Option<&Policy>,
+    required: Option<String>,
 ) -> Approval {
-    let of_policy = required.map(|policy| format!("policy {}", policy.origin().called()));
-    let record = required.and_then(|_| policies.approvals.find(&decision.identity.tool));
+    let record = required
+        .as_ref()
+        .and_then(|_| policies.approvals.find(&decision.identity.tool));
     let before = record.and_then(|record| record.runtime.as_ref());
     let runtime = now.as_ref().ok().and_then(|now| now.runtime.clone());
     let other = before.zip(runtime).filter(|(before, now)| *before != now);
@@ -329,7 +336,7 @@ pub fn approval_of(
         })
     });
     Approval {
-        required_by: of_policy.unwrap_or(PINNED.to_owned()),
+        required_by: required.unwrap_or(PINNED.to_owned()),
         state: state.unwrap_or_else(ApprovalState::Unfit),
         note: other.map(|(before, now)| format!("approved with {before}; here it is {now}")),
     }
@@ -337,11 +344,11 @@ pub fn approval_of(
 
 /// Of a script that a builtin tool runs: all tools that own it are approved.
 pub fn approval_of_run(
-    required: Option<&Policy>,
+    required: Option<String>,
     script: &Path,
     owners: &[Decision],
 ) -> Option<Approval> {
-    let Some(policy) = required else {
+    let Some(required_by) = required else {
         return owners.iter().find_map(|owner| owner.approval.clone());
     };
     let is_met = |owner: &&Decision| owner.approval.as_ref().is_some_and(Approval::is_met);
@@ -360,7 +367,7 @@ pub fn approval_of_run(
         None => return owners.first().and_then(|owner| owner.approval.clone()),
     };
     Some(Approval {
-        required_by: format!("policy {}", policy.origin().called()),
+        required_by,
         state: ApprovalState::OfScript(why),
         note: None,
     })

@@ -31,8 +31,8 @@ const HOMES: [(&str, &[&str]); 22] = [
     ("notify", &["cli/watch.rs"]),
     // wit-component speaks anyhow.
     ("anyhow", &["cli", "executor/wasm/adapt.rs"]),
-    // Policies, the operator's own settings, and what scripts require.
-    ("toml", &["policy", "cli/settings", "packages"]),
+    // Policies, the operator's own settings, what scripts require, and what clients have.
+    ("toml", &["policy", "cli/settings", "cli/mcp", "packages"]),
     ("pep440_rs", &["policy/grammar/versions.rs"]),
     (
         "pep508_rs",

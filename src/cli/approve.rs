@@ -67,12 +67,7 @@ struct Approving<'a> {
 }
 
 pub fn run(settings: &Settings, args: &Args) -> anyhow::Result<ExitCode> {
-    let known = host::Tools::load(settings)?;
-    let approving = Approving {
-        settings,
-        met: known.under(known.policies.without_approvals()),
-        known,
-    };
+    let approving = Approving::load(settings)?;
     let name = args.all_of.as_ref().or(args.tool.as_ref());
     if args.list || args.verify {
         return approving.report(name, args);
@@ -91,6 +86,28 @@ pub fn run(settings: &Settings, args: &Args) -> anyhow::Result<ExitCode> {
     approving.record(&tools, set.as_deref(), args)
 }
 
+/// Records that the person who runs this approves a tool, which was shown already.
+pub(super) fn record(settings: &Settings, tool: &str, why: &str) -> anyhow::Result<()> {
+    let approving = Approving::load(settings)?;
+    let args = Args {
+        why: Some(why.to_owned()),
+        yes: true,
+        ..Args::default()
+    };
+    let (tools, set) = approving.chosen(tool, false)?;
+    approving.record(&tools, set.as_deref(), &args).map(drop)
+}
+
+/// Removes the record of a tool that is gone, if there is one.
+pub(super) fn forget(settings: &Settings, tool: &str) -> anyhow::Result<()> {
+    let approving = Approving::load(settings)?;
+    let mut records = approving.known.policies.approvals.list.iter();
+    match records.any(|record| record.is_of(tool)) {
+        true => approving.revoke(tool).map(drop),
+        false => Ok(()),
+    }
+}
+
 fn is_builtin(tool: &Tool) -> bool {
     tool.site.manifest.as_os_str().is_empty()
 }
@@ -100,6 +117,15 @@ fn refused(why: impl std::fmt::Display) -> Refusal {
 }
 
 impl Approving<'_> {
+    fn load(settings: &Settings) -> anyhow::Result<Approving<'_>> {
+        let known = host::Tools::load(settings)?;
+        Ok(Approving {
+            settings,
+            met: known.under(known.policies.without_approvals()),
+            known,
+        })
+    }
+
     /// The tools that are meant, and the name of their set.
     fn chosen(&self, name: &str, is_set: bool) -> anyhow::Result<(Vec<Arc<Tool>>, Option<String>)> {
         if !is_set && !name.ends_with('*') {

@@ -164,6 +164,27 @@ fn perform_alone(settings: &Settings, verb: Verb) -> anyhow::Result<Result<VerbO
     })
 }
 
+/// Writes the lock of a tool, unless it lies there or nothing is required. The packages that it
+/// holds, as JSON; `Err`: the exit code of the signal that ended this.
+pub fn lock_missing(settings: &Settings, tool: &str) -> anyhow::Result<Result<Value, ExitCode>> {
+    let done = host::with_service(settings, None, async |service: &Arc<Service>| {
+        if let Ok(needs) = packages::needs(&service.catalog, tool)
+            && needs.iter().all(|need| need.wanted.locked)
+        {
+            let locked = needs.iter().flat_map(|need| &need.wanted.packages);
+            return Ok(locked.map(|package| json!(package)).collect());
+        }
+        let need = packages::need_unlocked(&service.catalog, tool)?;
+        let need = need.ok_or_else(|| nothing(tool))?;
+        let mut locked = lock(service, need, None, false).await?;
+        Ok::<Value, Refusal>(locked.json["packages"].take())
+    })?;
+    Ok(match done {
+        Ok(packages) => Ok(packages?),
+        Err(signal) => Err(signal),
+    })
+}
+
 async fn perform(service: &Service, verb: Verb) -> Result<VerbOutput, Refusal> {
     match verb {
         Verb::Lock {

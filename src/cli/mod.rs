@@ -15,6 +15,7 @@ pub mod host;
 pub mod init;
 pub mod list;
 pub mod log;
+pub mod mcp;
 pub mod new;
 pub mod operate;
 mod parts;
@@ -83,6 +84,8 @@ enum Verb {
     Approve(approve::Args),
     /// Make a tool: its own folder, a script and a manifest that work
     New(new::Args),
+    /// Take over the MCP servers that clients have, as confined tools of this host
+    Mcp(mcp::Args),
     /// Serve the tools to agents and programs: MCP, HTTP, message brokers
     Serve(serve::Args),
     /// Show the calls of a running server
@@ -216,6 +219,7 @@ fn run(mut cli: Cli) -> anyhow::Result<ExitCode> {
         Verb::Deps(args) => deps::run(&settings, args),
         Verb::Test(args) => test::run(&settings, args),
         Verb::New(args) => new::run(&settings, args),
+        Verb::Mcp(args) => mcp::run(&settings, &args),
         Verb::Serve(args) => serve::run(settings, args),
         Verb::Ps(args) => operate::ps(&args),
         Verb::Kill(args) => operate::kill(&args),

@@ -1,0 +1,130 @@
+//! Where MCP clients keep their servers on Linux, as data: for `mcp import` and `mcp install`.
+
+use super::super::settings;
+use std::path::{Path, PathBuf};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Syntax {
+    /// JSON, with comments where the client takes them.
+    Json,
+    Toml,
+    /// No crate edits it and keeps comments: it is not read, and for it lines are printed.
+    Yaml,
+}
+
+#[derive(Debug)]
+pub struct Client {
+    /// As `--client` names it.
+    pub name: &'static str,
+    pub syntax: Syntax,
+    /// The user's file, below the home folder.
+    pub user: &'static str,
+    /// A variable that names another folder for the user's file.
+    pub folder_variable: Option<&'static str>,
+    /// The files of a project, below its folder.
+    pub project: &'static [&'static str],
+    /// The members that lead to the servers, the newest form last.
+    pub servers: &'static [&'static [&'static str]],
+}
+
+const MCP_SERVERS: &[&[&str]] = &[&["mcpServers"]];
+
+pub const CLIENTS: [Client; 10] = [
+    Client {
+        name: "claude-code",
+        syntax: Syntax::Json,
+        user: ".claude.json",
+        folder_variable: Some("CLAUDE_CONFIG_DIR"),
+        project: &[".mcp.json"],
+        servers: MCP_SERVERS,
+    },
+    Client {
+        name: "claude-desktop",
+        syntax: Syntax::Json,
+        user: ".config/Claude/claude_desktop_config.json",
+        folder_variable: None,
+        project: &[],
+        servers: MCP_SERVERS,
+    },
+    Client {
+        name: "cursor",
+        syntax: Syntax::Json,
+        user: ".cursor/mcp.json",
+        folder_variable: None,
+        project: &[".cursor/mcp.json"],
+        servers: MCP_SERVERS,
+    },
+    Client {
+        name: "vscode",
+        syntax: Syntax::Json,
+        user: ".config/Code/User/mcp.json",
+        folder_variable: None,
+        project: &[".vscode/mcp.json"],
+        servers: &[&["servers"]],
+    },
+    Client {
+        name: "codex",
+        syntax: Syntax::Toml,
+        user: ".codex/config.toml",
+        folder_variable: Some("CODEX_HOME"),
+        project: &[".codex/config.toml"],
+        servers: &[&["mcp_servers"]],
+    },
+    Client {
+        name: "gemini",
+        syntax: Syntax::Json,
+        user: ".gemini/settings.json",
+        folder_variable: None,
+        project: &[".gemini/settings.json"],
+        servers: MCP_SERVERS,
+    },
+    Client {
+        name: "opencode",
+        syntax: Syntax::Json,
+        user: ".config/opencode/opencode.json",
+        folder_variable: None,
+        project: &["opencode.json", "opencode.jsonc"],
+        servers: &[&["mcp"], &["mcp", "servers"]],
+    },
+    Client {
+        name: "zed",
+        syntax: Syntax::Json,
+        user: ".config/zed/settings.json",
+        folder_variable: None,
+        project: &[".zed/settings.json"],
+        servers: &[&["context_servers"]],
+    },
+    Client {
+        name: "copilot",
+        syntax: Syntax::Json,
+        user: ".copilot/mcp-config.json",
+        folder_variable: Some("COPILOT_HOME"),
+        project: &[".mcp.json", ".github/mcp.json"],
+        servers: MCP_SERVERS,
+    },
+    Client {
+        name: "goose",
+        syntax: Syntax::Yaml,
+        user: ".config/goose/config.yaml",
+        folder_variable: None,
+        project: &[],
+        servers: &[&["extensions"]],
+    },
+];
+
+impl Client {
+    /// The user's file, whether or not it is there. `None`: this user has no home folder.
+    pub fn user_file(&self, variable: settings::Variables<'_>) -> Option<PathBuf> {
+        let named = self.folder_variable.and_then(variable).map(PathBuf::from);
+        let usual = settings::home(variable)?.join(self.user);
+        Some(match (named, usual.file_name()) {
+            (Some(folder), Some(file)) if folder.is_absolute() => folder.join(file),
+            _ => usual,
+        })
+    }
+
+    /// The files of a project, whether or not they are there.
+    pub fn project_files(&self, folder: &Path) -> impl Iterator<Item = PathBuf> {
+        self.project.iter().map(move |file| folder.join(file))
+    }
+}

@@ -1,0 +1,35 @@
+//! `toolhost mcp`: MCP servers that clients have, as confined tools of this host.
+
+mod changes;
+pub mod clients;
+mod entries;
+mod import;
+mod launch;
+mod plan;
+mod remove;
+mod target;
+mod write;
+
+use super::settings::Settings;
+use std::process::ExitCode;
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(clap::Subcommand, Clone, Debug)]
+enum Verb {
+    /// Show the MCP servers that clients have as tools of this host, and write them with --yes
+    Import(import::Args),
+    /// Take a server out of this host; what it wrote stays
+    Remove(remove::Args),
+}
+
+pub fn run(settings: &Settings, args: &Args) -> anyhow::Result<ExitCode> {
+    match &args.verb {
+        Verb::Import(args) => import::run(settings, args),
+        Verb::Remove(args) => remove::run(settings, args),
+    }
+}

@@ -1,12 +1,12 @@
-//! The tutorial runs as written, from its first line to its last.
+//! The tutorial and the tour run as written, from their first line to their last.
 
 use crate::packages::{is_reached, public_indexes};
 use crate::prelude::*;
 use crate::shipped;
 
-/// The blocks of these kinds, as one program that ends at the first failure.
-fn program(kinds: &[&str]) -> String {
-    let text = fs::read_to_string(shipped::repository().join("docs/TUTORIAL.md")).unwrap();
+/// The blocks of these kinds of a page, as one program that ends at the first failure.
+fn program(page: &str, kinds: &[&str]) -> String {
+    let text = fs::read_to_string(shipped::repository().join(page)).unwrap();
     let mut program = "set -euo pipefail\n".to_owned();
     for rest in text.split("```bash").skip(1) {
         let (kind, rest) = rest.split_once('\n').unwrap();
@@ -20,28 +20,30 @@ fn program(kinds: &[&str]) -> String {
     program.replace("8787", &free.local_addr().unwrap().port().to_string())
 }
 
-/// What it printed, and the folder that it made.
-fn run(folder: &Path, kinds: &[&str], search_path: &[&Path]) -> (String, PathBuf) {
+/// What a page printed, in this folder.
+fn run(page: &str, folder: &Path, kinds: &[&str], search_path: &[&Path]) -> String {
     let binary = Path::new(env!("CARGO_BIN_EXE_toolhost")).parent().unwrap();
     let usual = std::env::var_os("PATH").unwrap_or_default();
     let usual: Vec<PathBuf> = std::env::split_paths(&usual).collect();
     let all = [binary].into_iter().chain(search_path.iter().copied());
     let search_path = std::env::join_paths(all.chain(usual.iter().map(PathBuf::as_path))).unwrap();
     let mut shell = Command::new("/bin/bash");
-    shell.args(["-c", &program(kinds)]).current_dir(folder);
+    shell.args(["-c", &program(page, kinds)]);
+    shell.current_dir(folder);
     shell.env("PATH", search_path).env("HOME", folder);
     for name in ["STATE", "CACHE", "CONFIG"] {
         shell.env_remove(format!("XDG_{name}_HOME"));
     }
     let done = shell.stdin(Stdio::null()).output().unwrap();
     assert!(done.status.success(), "{done:?}");
-    (String::from_utf8(done.stdout).unwrap(), folder.join("shop"))
+    String::from_utf8(done.stdout).unwrap()
 }
 
 #[test]
 fn it_runs_as_written() {
     let folder = tempfile::tempdir().unwrap();
-    let (printed, made) = run(folder.path(), &[""], &[]);
+    let printed = run("docs/TUTORIAL.md", folder.path(), &[""], &[]);
+    let made = folder.path().join("shop");
     let lines: Vec<&str> = printed.lines().collect();
     for line in ["\"3 items, 15 sold\"", "32", "3", "'pear'"] {
         assert!(lines.contains(&line), "{line}: {printed}");
@@ -51,6 +53,19 @@ fn it_runs_as_written() {
     let worth = "{\"apple\": 6, \"pear\": 21, \"plum\": 5}";
     assert_eq!(read("results/worth.json"), worth);
     assert_eq!(read("first.txt"), "item,sold\n");
+}
+
+#[test]
+fn the_tour_is_refused_and_then_granted() {
+    let folder = tempfile::tempdir().unwrap();
+    let printed = run("docs/TOUR.md", folder.path(), &[""], &[]);
+    let refusals = printed.lines().filter(|line| *line == "exit 1").count();
+    assert_eq!(refusals, 3, "{printed}");
+    for line in ["\"15 sold\"", "15 sold", "0.088"] {
+        assert!(printed.lines().any(|it| it == line), "{line}: {printed}");
+    }
+    let total = folder.path().join("tour/user_scripts/total/out/total.txt");
+    assert_eq!(fs::read_to_string(total).unwrap(), "15 sold\n");
 }
 
 #[test]
@@ -65,7 +80,9 @@ fn its_packages_and_its_client_run_as_written() {
     fs::write(config.join("config.toml"), public_indexes()).unwrap();
     let python = std::env::var_os("TOOLHOST_TEST_VENV").map(PathBuf::from);
     let python = python.expect("the environment of the tests").join("bin");
-    let (printed, made) = run(folder.path(), &["", "packages", "mcp"], &[&python]);
+    let kinds = ["", "packages", "mcp"];
+    let printed = run("docs/TUTORIAL.md", folder.path(), &kinds, &[&python]);
+    let made = folder.path().join("shop");
     assert!(printed.contains("\"pear\""), "{printed}");
     assert!(printed.contains("'15 sold'"), "{printed}");
     let answer = fs::read_to_string(made.join("answer.json")).unwrap();

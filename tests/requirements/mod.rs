@@ -17,6 +17,7 @@ pub mod mapped_scripts;
 mod mounted;
 mod no_shell;
 mod one_pipeline;
+mod pages;
 mod planted;
 mod records;
 mod reload;

@@ -1,4 +1,4 @@
-//! The tutorial and the tour run as written, from their first line to their last.
+//! The tutorial, the tour and the recipes run as written, from their first line to their last.
 
 use crate::packages::{is_reached, public_indexes};
 use crate::prelude::*;
@@ -66,6 +66,27 @@ fn the_tour_is_refused_and_then_granted() {
     }
     let total = folder.path().join("tour/user_scripts/total/out/total.txt");
     assert_eq!(fs::read_to_string(total).unwrap(), "15 sold\n");
+}
+
+#[test]
+fn the_recipes_run_as_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let printed = run("docs/RECIPES.md", folder.path(), &[""], &[]);
+    let lines: Vec<&str> = printed.lines().collect();
+    for line in [
+        r#"{"a":2,"rose":2}"#,
+        r#""2 to\n""#,
+        r#"["first.txt"]"#,
+        "\"a dot\"",
+    ] {
+        assert!(lines.contains(&line), "{line}: {printed}");
+    }
+    let kitchen = folder.path().join("kitchen");
+    let picture = fs::read(kitchen.join("pictures/dot.png")).unwrap();
+    assert!(picture.starts_with(b"\x89PNG"));
+    let read = |name: &str| fs::read_to_string(kitchen.join(name)).unwrap();
+    assert!(read("allowed.json").contains(r#""success":true"#));
+    assert!(read("hidden.json").contains("ToolNotFoundError"));
 }
 
 #[test]

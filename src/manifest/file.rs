@@ -6,13 +6,12 @@
 
 use super::client::ClientTool;
 use super::host::{self, HostPattern};
-use super::mcp::McpServer;
 use super::pattern::{self, Pattern, PatternShape};
 use super::reader::{Reader, below};
 use super::schema::Schema;
 use super::selector::Selector;
 use super::types::{
-    Alias, Execution, Handler, Language, Manifest, ManifestResult, RequestedAccess,
+    Alias, Execution, Handler, Language, Manifest, ManifestResult, McpServer, RequestedAccess,
     ScriptReference, extension_kind, id_fault, version_range,
 };
 use super::{arguments, descriptor, document, environment};

@@ -3,7 +3,7 @@
 use super::client::ClientTool;
 use super::document::Document;
 use super::host::HostPattern;
-use super::mcp::{McpServer, McpTool};
+use super::listed::ListedTool;
 use super::pattern::Pattern;
 use super::schema::Schema;
 use super::selector::Selector;
@@ -72,6 +72,24 @@ pub struct ScriptReference {
     pub language: Language,
     /// The function that is called. `None`: the script is run as a whole.
     pub entry_point: Option<String>,
+}
+
+/// A server, as its manifest describes it.
+#[derive(Clone, Debug)]
+pub struct McpServer {
+    pub script: ScriptReference,
+    /// Literal texts that follow the script on its command line.
+    pub args: Vec<String>,
+    /// The tools of its list, by their names. `None`: no list lies beside the manifest.
+    pub listed: Option<Arc<BTreeMap<String, ListedTool>>>,
+}
+
+/// One tool of a server, derived from the server's manifest and its list.
+#[derive(Clone, Debug)]
+pub struct McpTool {
+    /// Its name at the server, and in its list.
+    pub name: String,
+    pub server: Arc<Manifest>,
 }
 
 /// Another tool under the name of this one.

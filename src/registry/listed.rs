@@ -1,19 +1,12 @@
 //! The tools of MCP servers: each is derived from the manifest of its server and the list beside it.
 
 use super::conflicts::{Refused, folded};
-use super::tool::{ENDING, Tool};
+use super::tool::{Tool, list_path};
 use crate::base::text;
-use crate::manifest::mcp::LIST_ENDING;
-use crate::manifest::{Code, Handler, Problem, Severity};
+use crate::manifest::{Code, Handler, Problem, Severity, mcp};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
-
-/// The list of the server with this manifest. `None`: no manifest of a tool has such a name.
-pub fn list_path(manifest: &Path) -> Option<PathBuf> {
-    let stem = manifest.to_str()?.strip_suffix(ENDING)?;
-    Some(PathBuf::from(format!("{stem}{LIST_ENDING}")))
-}
 
 /// Adds the tools of all lists. One whose id another tool or another server claims, loaded or not,
 /// is left out: a list neither replaces a tool nor disables one.
@@ -54,7 +47,7 @@ fn of_server(server: &Tool) -> Vec<Tool> {
     };
     let listed = own.listed.iter().flat_map(|listed| listed.iter());
     let derived = listed.map(|(name, listed)| Tool {
-        manifest: Arc::new(listed.of_server(name, &server.manifest)),
+        manifest: Arc::new(mcp::derived(name, listed, &server.manifest)),
         ..server.clone()
     });
     derived.collect()

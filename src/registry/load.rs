@@ -1,12 +1,12 @@
 //! `DirectToolLoader` (source `files`): scans folders for `*.tool.json` and reads each one; a bad
 //! file stops nothing. And the tools compiled into this binary (source `builtin`).
 
-use super::listed;
 use super::open_beneath::{self, Base, OpenError};
 use super::scan::{self, Candidate};
 use super::scripts;
 use super::tool::{
-    Claim, DESCRIPTOR, Described, Discovery, ENDING, FileReport, Source, Status, Tool, nowhere,
+    self, Claim, DESCRIPTOR, Described, Discovery, ENDING, FileReport, Source, Status, Tool,
+    nowhere,
 };
 use crate::base::{files, json, sha256_hex, text};
 use crate::fault::Kind;
@@ -295,8 +295,8 @@ fn take_list(manifest: &mut Manifest, path: &Path, candidate: &Candidate) -> Opt
     let Handler::McpServer(server) = &mut manifest.handler else {
         return None;
     };
-    let path = listed::list_path(path)?;
-    let relative = listed::list_path(&candidate.relative)?;
+    let path = tool::list_path(path)?;
+    let relative = tool::list_path(&candidate.relative)?;
     let read = open_beneath::read(&candidate.base.folder, &relative, MAX_DEFINITION_BYTES);
     let problems = match read {
         Ok(bytes) => {

@@ -16,7 +16,6 @@ mod snapshot;
 mod tool;
 
 pub use code::APPROVED;
-pub use listed::list_path;
 pub use load::{BUILTIN_FILES, Builtin, DirectToolLoader, locate, position};
 pub use open_beneath::read_beneath;
 pub use reload::Registry;
@@ -24,5 +23,5 @@ pub use remote_source::{Announced, MAX_TOOLS as MAX_ANNOUNCED_TOOLS};
 pub use snapshot::{Filter, Snapshot};
 pub use tool::{
     CORE, Claim, Described, Discovery, ENDING, ENDINGS, FileReport, Source, Status, Tool,
-    is_definition_file, is_manifest_file,
+    is_definition_file, is_manifest_file, list_path,
 };

@@ -5,7 +5,7 @@ use crate::manifest::mcp::LIST_ENDING;
 use crate::manifest::{Manifest, Problem, ServiceDescriptor, Severity, ToolPaths};
 use crate::policy;
 use serde::Serialize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The id under which in-process tools are listed.
@@ -27,6 +27,12 @@ pub fn is_manifest_file(name: &str) -> bool {
 /// True for the name of a manifest, or of what is read beside one.
 pub fn is_definition_file(name: &str) -> bool {
     is_manifest_file(name) || name.ends_with(LIST_ENDING)
+}
+
+/// The list of the server with this manifest. `None`: no manifest of a tool has such a name.
+pub fn list_path(manifest: &Path) -> Option<PathBuf> {
+    let stem = manifest.to_str()?.strip_suffix(ENDING)?;
+    Some(PathBuf::from(format!("{stem}{LIST_ENDING}")))
 }
 
 /// Whether a name is nearly that of a manifest: in capitals, without a name before the ending, of

@@ -629,3 +629,33 @@ fn what_was_resolved_is_counted_bounded_and_removed_and_a_bad_entry_stops_no_cal
     shop.deps_good(&["clean"]);
     assert!(!text.exists() && !folder.exists() && shop.trees().is_empty());
 }
+
+#[test]
+#[ignore = "second stage (.ci/full): needs a package index"]
+fn with_an_approval_only_the_packages_that_were_approved_run() {
+    let shop = IndexedHost::new(Who::ours());
+    let folder = shop.requiring("pinned", "plain<2\n", PLAIN);
+    shop.policy(
+        "default",
+        "required",
+        false,
+        "[approval]\nrequired = true\n",
+    );
+    shop.expect("pinned", "SecurityError: not approved");
+    assert!(shop.log().is_empty(), "nothing is installed before");
+    // The lock is part of what is approved, so it is made first.
+    shop.deps_good(&["lock", "esc:pinned"]);
+    shop.expect("pinned", "SecurityError: not approved");
+    let approved = shop.cli(&["approve", "esc:pinned", "--why", "a test", "--yes"]);
+    assert_eq!(approved.code, Some(0), "{}", approved.stderr);
+    shop.expect("pinned", "ok \"1.0\"");
+    let lock = folder.join("pylock.toml");
+    let before = fs::read_to_string(&lock).unwrap();
+    shop.put(&lock, before.replace("1.0", "2.0"));
+    shop.expect("pinned", "SecurityError: changed since approval");
+    let shown = shop.cli(&["approve", "esc:pinned"]).text();
+    assert!(shown.contains("file changed: ./pylock.toml"), "{shown}");
+    shop.put(&lock, before);
+    shop.expect("pinned", "ok \"1.0\"");
+    assert!(!shop.was_asked("plain-2.0"));
+}

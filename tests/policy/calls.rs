@@ -181,11 +181,11 @@ fn runtimes_come_from_the_policy_first_and_missing_ones_are_named() {
         "{}",
         fault.message
     );
-    let handler = Handler::Script {
-        script_path: "a.wasm".into(),
+    let handler = Handler::Script(ScriptReference {
+        path: "a.wasm".into(),
         language: Language::Wasm,
         entry_point: None,
-    };
+    });
     let wasm = none(&Manifest {
         handler,
         ..tool("demo:one")
@@ -484,6 +484,7 @@ fn every_policy_field_is_read_by_what_enforces_it() {
         calls: _,          // calls: Shape::calls; service: Parent
         ready: _,          // ready::grant_of → Shape::ready, by which processes are started ahead
         sessions: _,       // sessions::grant_of → Shape::sessions, by which sessions are kept
+        mcp: _,            // mcp::grant_of → Shape::mcp, by which servers are kept
         digest,            // decide: Decision::digest
         source: _,         // reports: diff
         authorities: _,    // spec: certificates in the view, and variables that name them

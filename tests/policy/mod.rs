@@ -13,7 +13,7 @@ mod secrets;
 
 use toolhost::fault::Kind;
 use toolhost::manifest::{
-    Handler, Language, Manifest, Pattern, PatternShape, StderrRule, ToolPaths,
+    Handler, Language, Manifest, Pattern, PatternShape, ScriptReference, StderrRule, ToolPaths,
 };
 use toolhost::policy::diff::Powers;
 use toolhost::policy::{

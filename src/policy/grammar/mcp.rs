@@ -1,7 +1,6 @@
 //! `[mcp]`: how the process of an MCP server serves calls.
 
 use super::document::PolicyEntry;
-use super::file::Policy;
 use super::grantable::Grantable;
 use crate::manifest::reader::Reader;
 use serde::{Deserialize, Serialize};
@@ -25,29 +24,14 @@ fn ten_minutes() -> u64 {
     600_000
 }
 
-impl McpGrant {
-    /// What all of these policies allow. The first is the one that governs the server.
-    pub fn narrowest<'p>(policies: impl Iterator<Item = &'p Policy>) -> McpGrant {
-        let silent = McpGrant {
+impl Default for McpGrant {
+    fn default() -> McpGrant {
+        McpGrant {
             shared: false,
             idle_ms: ten_minutes(),
             rule: String::new(),
             why: String::new(),
-        };
-        let all = policies.map(|policy| {
-            let entry = policy.mcp.as_ref();
-            let grant = entry.map_or(silent.clone(), |entry| entry.grant.clone());
-            McpGrant {
-                rule: format!("{}: [mcp]", policy.name),
-                ..grant
-            }
-        });
-        let least = all.reduce(|first, next| McpGrant {
-            shared: first.shared && next.shared,
-            idle_ms: first.idle_ms.min(next.idle_ms),
-            ..first
-        });
-        least.unwrap_or(silent)
+        }
     }
 }
 

@@ -14,7 +14,8 @@ use super::tool_now::{ToolNow, approval_of, approval_of_run};
 use super::verdict::{Answers, Confirm, LimitVerdict, Need, Notes, RequestKind, Verdict};
 use super::written::written_areas;
 use super::{
-    calls, capability, faults, hosts, limits, packages, ready, runtime, secrets, services, sessions,
+    calls, capability, faults, hosts, limits, mcp, packages, ready, runtime, secrets, services,
+    sessions,
 };
 use crate::base::text;
 use crate::fault::Fault;
@@ -23,7 +24,7 @@ use crate::manifest::{
 };
 use crate::policy::grammar::files::SCRIPT_FOLDER;
 use crate::policy::grammar::{
-    Area, CapabilityKind, Ecosystem, Grant, HostGrant, McpGrant, Mode, Policies, Policy, Selector,
+    Area, CapabilityKind, Ecosystem, Grant, HostGrant, Mode, Policies, Policy, Selector,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -478,9 +479,7 @@ impl Case<'_> {
                 || self.owners.iter().any(|owner| owner.conditions.context),
             ready: None,
             sessions: None,
-            mcp: manifest
-                .mcp_server()
-                .map(|_| McpGrant::narrowest(self.ceilings.policies())),
+            mcp: mcp::grant_of(manifest, &self.ceilings),
         }
     }
 

@@ -14,6 +14,7 @@ pub mod hard_denials;
 pub mod hosts;
 pub mod limits;
 pub mod machine;
+pub mod mcp;
 pub mod owner;
 pub mod packages;
 pub mod ready;

@@ -138,11 +138,12 @@ fn lock_named(
     }
 }
 
-/// Like `need`, but as if the lock that will be written did not exist.
+/// Like `need`, but as if the lock that will be written did not exist. An approval covers the lock,
+/// so the tool may wait for one.
 pub fn need_unlocked(catalog: &Catalog, reference: &str) -> Result<Option<Need>, Fault> {
     let decisions = catalog.decisions()?;
     let tool = decisions.snapshot.find(reference)?;
-    let policies = &decisions.policies;
+    let policies = &decisions.policies.without_approvals();
     let machine = &decisions.rules.machine;
     Need::from_decision(&requirements::decide_unlocked(
         &tool,

@@ -1,0 +1,3 @@
+//! MCP servers that this host confines, seen from outside.
+
+mod listed;

@@ -405,6 +405,7 @@ impl Tool {
             service: None,
             output_bytes: u64::MAX,
             session: None,
+            environment: None,
         }
     }
 }

@@ -352,6 +352,26 @@ impl Traffic {
         self.refused(TrafficKind::Connection, &target, RefusalReason::NotGranted);
     }
 
+    /// Everything so far. From here on it starts again, for the same payer.
+    pub fn take(&mut self) -> Traffic {
+        let next = Traffic {
+            principal: self.principal.clone(),
+            over: self.over,
+            ..Traffic::default()
+        };
+        std::mem::replace(self, next)
+    }
+
+    /// Adds what was seen of a process that serves several calls at once: the counts of the host
+    /// alone, since the relay counts until the process has ended.
+    pub fn add(&mut self, seen: &Traffic) {
+        self.totals.connections += seen.totals.connections;
+        self.totals.connections_refused += seen.totals.connections_refused;
+        seen.events
+            .iter()
+            .for_each(|event| self.add_event(event.clone()));
+    }
+
     /// Adds an event, if there is room.
     fn add_event(&mut self, mut event: TrafficEvent) {
         let alike = self

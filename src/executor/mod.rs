@@ -9,6 +9,7 @@ pub mod document;
 mod frame;
 mod from_tool;
 mod idle;
+pub mod mcp_server;
 pub mod method;
 mod outcome;
 pub mod output;
@@ -90,6 +91,8 @@ pub struct Call {
     pub output_bytes: u64,
     /// The session that serves the call.
     pub session: Option<SessionCall>,
+    /// Its packages, for what goes on after it.
+    pub environment: Option<crate::packages::store::EnvironmentLease>,
 }
 
 impl Call {

@@ -1,7 +1,6 @@
 //! What a call brings for its session.
 
 use crate::manifest::Language;
-use crate::packages::store::EnvironmentLease;
 use std::any::Any;
 use std::sync::Arc;
 
@@ -21,7 +20,6 @@ pub struct SessionCall {
     pub turn: Box<dyn Any + Send + Sync>,
     /// The digest of tool and policies.
     pub digest: String,
-    pub environment: Option<EnvironmentLease>,
     /// The slot of the call. It is in use until its cell has ended, also where the call was
     /// cancelled.
     pub slot: Arc<dyn Any + Send + Sync>,

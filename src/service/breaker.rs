@@ -57,7 +57,8 @@ pub(super) struct BreakerCall {
     pub tool: String,
     /// Identifies what runs, independent of the tool that names it.
     pub runs: String,
-    /// The caller wrote the code that runs: failures count for it alone.
+    /// The caller wrote the code that runs, or has a process of its own that goes on: failures count
+    /// for it alone.
     pub is_own: bool,
     pub rule: Breaker,
 }

@@ -499,7 +499,11 @@ impl Catalog {
                     "This is an MCP server, which is not called itself: call one of its tools.";
                 Err(Fault::new(Kind::CapabilityError, message))
             }
-            Handler::McpTool(_) => Err(lacking("tools of MCP servers")),
+            Handler::McpTool(tool) => {
+                let script = tool.server.handler.script();
+                let language = script.map(|it| it.language);
+                self.script_executor(language.ok_or_else(|| lacking("a server without a script"))?)
+            }
             Handler::ServiceMethod { .. } => Ok(executors.methods.clone()),
             Handler::Extension { kind, .. } => self
                 .extensions

@@ -183,6 +183,7 @@ impl Service {
     pub async fn close(&self) {
         self.ready.close();
         self.sessions.close();
+        self.sessions.end_servers().await;
         self.confirmations.stop();
         self.refusals.write_counts();
         self.audit.last_head().await;

@@ -641,6 +641,10 @@ impl Pipeline {
             let script = target.code.script.as_deref();
             confinement.per_call.ready = Some(ready::digest(&found.tool, decision, script));
         }
+        if let Some(tool) = found.tool.manifest.mcp_tool() {
+            let shape = &target.decided.shape_digest;
+            confinement.per_call.ready = Some(ready::digest_of_server(&tool.server, shape));
+        }
         confinement.per_call.env = Hidden(std::mem::take(&mut target.code.env));
         if decision.conditions.context {
             let context = admitted
@@ -651,11 +655,18 @@ impl Pipeline {
         }
         confinement.per_call.bring(target.files.all.clone());
         let redaction = Arc::make_mut(&mut target.redaction);
+        let server = confinement.shape.mcp.as_ref();
+        let is_shared = server.is_some_and(|it| it.shared);
         let confining = Confining {
             ledger: &self.ledger,
             written: &found.decisions.snapshot.written,
             environment: admitted.environment.as_ref(),
-            caller: &found.rights.caller.user,
+            // What callers share is nobody's.
+            caller: if is_shared {
+                ""
+            } else {
+                &found.rights.caller.user
+            },
             left: Duration::from_millis(confinement.per_call.timeout_ms)
                 .saturating_sub(found.deadline.began.elapsed()),
         };
@@ -716,9 +727,8 @@ impl Pipeline {
             confinement,
             service: decision.grants.service.clone(),
             output_bytes: decided.output_bytes(),
-            session: admitted
-                .session
-                .call(&decided, &admitted.environment, &admitted.slot),
+            session: admitted.session.call(&decided, &admitted.slot),
+            environment: admitted.environment.clone(),
         };
         Ok(Prepared {
             call,

@@ -11,13 +11,16 @@ use super::packages::{self, Packages};
 use super::redaction::Redaction;
 use super::requirements;
 use crate::base::lock;
-use crate::executor::CallDeadline;
+use crate::executor::mcp_server::McpCalls;
 use crate::executor::method::{Method, ScriptMethod};
-use crate::executor::process::{ReadyProcess, ReadyProcesses};
-use crate::fault::Fault;
-use crate::manifest::{Handler, Language};
+use crate::executor::process::{ReadyProcess, ReadyProcesses, no_sessions};
+use crate::executor::{CallDeadline, ToolSender};
+use crate::fault::{Fault, Kind};
+use crate::manifest::{Handler, Language, Manifest};
+use crate::packages::store::EnvironmentLease;
 use crate::policy;
 use crate::registry::{Filter, Snapshot, Tool};
+use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -43,6 +46,12 @@ pub fn digest(tool: &Tool, decision: &policy::Decision, script: Option<&policy::
         "{} {manifest} {policies} {script} {locks}",
         tool.reference()
     );
+    crate::base::sha256_hex(whole.as_bytes())
+}
+
+/// What an MCP server is started for, as a digest: its manifest and list, and what its shape allows.
+pub fn digest_of_server(server: &Manifest, shape: &str) -> String {
+    let whole = format!("{}@{} {} {shape}", server.id, server.version, server.digest);
     crate::base::sha256_hex(whole.as_bytes())
 }
 
@@ -279,13 +288,22 @@ impl ReadyKeeper {
     }
 
     async fn try_start(&self, processes: &ReadyProcesses, plan: Plan) -> Result<(), Fault> {
-        let Plan {
-            decided,
-            script,
-            digest,
-            ..
-        } = plan;
-        let decision = &decided.decision;
+        let confined = self.confine(&plan.decided.decision, plan.script);
+        let (confinement, environment) = confined.await?;
+        let shape = &confinement.shape;
+        self.audit.keep(shape, &shape.digest())?;
+        self.ledger.record(shape)?;
+        processes
+            .start(&confinement, &plan.digest, environment.as_ref())
+            .await
+    }
+
+    /// What a process may touch that is started for no call. Without a script it gets source text.
+    async fn confine(
+        &self,
+        decision: &policy::Decision,
+        script: Option<Arc<policy::Script>>,
+    ) -> Result<(policy::Confinement, Option<EnvironmentLease>), Fault> {
         let environment = match packages::Need::from_decision(decision)? {
             Some(need) => {
                 let ready = self.packages.ready(need, MAX_PREPARATION, drop).await?;
@@ -306,11 +324,45 @@ impl ReadyKeeper {
         };
         let mut redaction = Redaction::default();
         confining.finish(&mut confinement, &mut redaction).await?;
+        Ok((confinement, environment))
+    }
+
+    /// What an MCP server says of its tools. It is started for that alone, as it would be for a call,
+    /// whether or not a person approved it: whoever may write its list asks.
+    pub async fn tools_of_server(&self, tool: &Arc<Tool>) -> Result<Vec<Value>, Fault> {
+        let decisions = self.catalog.decisions()?;
+        let (all, mut own) = (decisions.clone(), Tool::clone(tool));
+        if let Handler::McpServer(server) = &mut Arc::make_mut(&mut own.manifest).handler {
+            // It is what we come for.
+            server.listed.get_or_insert_default();
+        }
+        let deadline = CallDeadline::usual("", None);
+        let deciding = deadline.run(true, move || {
+            let policies = all.policies.without_approvals();
+            requirements::decide(&own, &all.snapshot, &policies, &all.rules.machine)
+        });
+        let decision = deciding.await?;
+        decision
+            .refused()
+            .map_or(Ok(()), |fault| Err(fault.clone()))?;
+        let shape = decision.shape.clone()?;
+        let executor = self.catalog.script_executor(shape.runtime.language)?;
+        let script = Arc::new(executor.read(&shape, &deadline).await?);
+        let (confinement, environment) = self.confine(&decision, Some(script)).await?;
         let shape = &confinement.shape;
         self.audit.keep(shape, &shape.digest())?;
         self.ledger.record(shape)?;
-        processes
-            .start(&confinement, &digest, environment.as_ref())
-            .await
+        let processes = self.catalog.ready_processes().ok_or_else(no_sessions)?;
+        let launchers = processes.launchers().clone();
+        let calls = McpCalls { launchers };
+        let events = ToolSender::unheard();
+        let listing = calls.list(&confinement, environment, &events);
+        let listed = tokio::time::timeout(MAX_PREPARATION, listing).await;
+        listed.map_err(|_| {
+            Fault::new(
+                Kind::TimeoutError,
+                "The server did not list its tools in time.",
+            )
+        })?
     }
 }

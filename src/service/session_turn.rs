@@ -7,7 +7,6 @@ use super::target::Decided;
 use crate::executor::SessionCall;
 use crate::executor::process::{Turn, no_sessions};
 use crate::fault::{Fault, Kind};
-use crate::packages::store::EnvironmentLease;
 use crate::policy;
 use futures_util::FutureExt;
 use std::time::{Duration, Instant};
@@ -52,17 +51,11 @@ impl SessionTurn {
     }
 
     /// What the call brings for its session.
-    pub fn call(
-        &mut self,
-        decided: &Decided,
-        environment: &Option<EnvironmentLease>,
-        slot: &Slot,
-    ) -> Option<SessionCall> {
+    pub fn call(&mut self, decided: &Decided, slot: &Slot) -> Option<SessionCall> {
         let turn = self.turn.take()?;
         Some(SessionCall {
             turn: Box::new(turn),
             digest: ready::digest(&decided.found.tool, &decided.decided.decision, None),
-            environment: environment.clone(),
             slot: slot.running.clone(),
         })
     }

@@ -3,8 +3,9 @@
 
 use super::callers::Rights;
 use super::catalog::Catalog;
-use super::ready::{decision_of_source, digest};
+use super::ready::{decision_of_source, digest, digest_of_server};
 use super::request::Caller;
+use crate::executor::mcp_server::Servers;
 use crate::executor::process::{self, OpenSession};
 use crate::executor::{CallDeadline, SessionId};
 use crate::fault::{Fault, Kind};
@@ -66,6 +67,17 @@ impl Sessions {
         Some(self.catalog.ready_processes()?.sessions())
     }
 
+    fn servers(&self) -> Option<&Servers> {
+        Some(&self.catalog.ready_processes()?.launchers().servers)
+    }
+
+    /// Ends all MCP servers, each within 2 s.
+    pub async fn end_servers(&self) {
+        if let Some(servers) = self.servers() {
+            servers.close().await;
+        }
+    }
+
     /// From now on this host keeps sessions.
     pub fn open(&self) {
         self.all().into_iter().for_each(process::Sessions::open);
@@ -76,16 +88,22 @@ impl Sessions {
         self.all().into_iter().for_each(process::Sessions::close);
     }
 
-    /// Those of a caller (`who`) and those that it has as others, or everybody's for an operator.
+    /// Those of a caller (`who`) and those that it has as others, or everybody's for an operator: MCP
+    /// servers too.
     pub fn of(&self, caller: &Caller) -> Vec<OpenSession> {
-        let all = self.all().map(process::Sessions::list).unwrap_or_default();
+        let mut all = self.all().map(process::Sessions::list).unwrap_or_default();
+        all.extend(self.servers().into_iter().flat_map(Servers::list));
         let sees = |it: &OpenSession| caller.sees(&it.caller, &it.principal);
         all.into_iter().filter(sees).collect()
     }
 
     /// Ends a session, and the call that it serves. False: it does not exist for this caller.
     pub fn end(&self, caller: &Caller, id: &str) -> bool {
-        self.with(caller, id).map(|all| all.end(id)).is_some()
+        let servers = self.servers();
+        let ended = self.with(caller, id).map(|all| all.end(id));
+        ended
+            .inspect(|()| servers.into_iter().for_each(|all| all.end(id)))
+            .is_some()
     }
 
     /// Interrupts what a session runs. False: it does not exist for this caller.
@@ -117,7 +135,7 @@ impl Sessions {
                     // One that serves a call is looked at later.
                     are_compared = are_compared || self.end_changed().await;
                     let all = processes.clone();
-                    let _ = tokio::task::spawn_blocking(move || all.sessions().sweep()).await;
+                    let _ = tokio::task::spawn_blocking(move || all.launchers().sweep()).await;
                 }
             }
         }
@@ -126,36 +144,51 @@ impl Sessions {
     /// Ends those whose caller may no longer call the tool, and those that were started under
     /// another decision. False: some served a call.
     async fn end_changed(&self) -> bool {
-        let (Some(all), Ok(decisions)) = (self.all(), self.catalog.decisions()) else {
+        let (Some(all), Some(servers)) = (self.all(), self.servers()) else {
+            return false;
+        };
+        let Ok(decisions) = self.catalog.decisions() else {
             return false;
         };
         let mut digests = BTreeMap::new();
-        for session in all.list() {
+        let listed = all.list().into_iter().chain(servers.list());
+        for session in listed {
             let stops = &decisions.policies.stops;
             let ends = |stop: &Stop| stop.ends_calls || !session.is_running;
             if stops.of(&session.tool).any(ends) {
                 all.end(&session.id);
+                servers.end(&session.id);
                 continue;
             }
             let Ok(tool) = decisions.snapshot.find(&session.tool) else {
                 continue;
             };
             let deadline = CallDeadline::usual("", None);
-            if let Some(decided) = decision_of_source(&decisions, &tool, &deadline).await {
+            if tool.manifest.mcp_server().is_some() {
+                if let Ok(decided) = decisions.decided_for(&tool, &deadline).await {
+                    let digest = digest_of_server(&tool.manifest, &decided.shape_digest);
+                    digests.insert(session.tool, digest);
+                }
+            } else if let Some(decided) = decision_of_source(&decisions, &tool, &deadline).await {
                 digests.insert(session.tool, digest(&tool, &decided.decision, None));
             }
         }
         let callers = decisions.rules.policies.callers();
-        all.keep(|id: &SessionId, digest| {
-            let caller = Caller {
-                user: id.principal.clone(),
-                operator: false,
-            };
-            let rights = Rights::new(callers, &caller, Some(&id.caller));
+        let rights = |principal: &str, caller: &str| {
+            let principal = Caller::named(principal);
+            let rights = Rights::new(callers, &principal, Some(caller));
+            (rights.caller.user == caller).then_some(rights)
+        };
+        let is_equal =
+            |tool: &str, digest: &str| digests.get(tool).is_some_and(|now| now == digest);
+        let are_compared = all.keep(|id: &SessionId, digest| {
             let tool = id.tool.split('@').next().unwrap_or_default();
-            rights.caller.user == id.caller
-                && rights.may_call(tool)
-                && digests.get(&id.tool).is_some_and(|now| now == digest)
-        })
+            let rights = rights(&id.principal, &id.caller);
+            rights.is_some_and(|it| it.may_call(tool)) && is_equal(&id.tool, digest)
+        });
+        servers.keep(|id, digest| {
+            let is_shared = id.principal.is_empty();
+            (is_shared || rights(&id.principal, &id.caller).is_some()) && is_equal(&id.tool, digest)
+        }) && are_compared
     }
 }

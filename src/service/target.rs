@@ -255,7 +255,10 @@ impl Decided {
         );
         let caller = rights.caller.user.clone();
         let principal = rights.principal.clone();
-        let is_own = self.code.source.is_some();
+        let shape = self.decided.decision.shape.as_ref().ok();
+        let server = shape.and_then(|shape| shape.mcp.as_ref());
+        let has_own_server = server.is_some_and(|it| !it.shared);
+        let is_own = self.code.source.is_some() || has_own_server;
         let rule = rights.breaker();
         breakers.enter(
             BreakerCall {

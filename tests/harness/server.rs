@@ -116,6 +116,17 @@ impl Server {
         self.call(&format!("esc:{name}"), json!({"n": n}))
     }
 
+    /// The next request of the server with this method.
+    pub fn request(&mut self, method: &str) -> Value {
+        loop {
+            let line = self.lines.recv_timeout(PATIENCE).expect("a request");
+            let message: Value = serde_json::from_str(&line).expect("a message");
+            if message["method"] == method {
+                return message;
+            }
+        }
+    }
+
     /// One answer for each id, no more.
     pub fn answers(&mut self, ids: &[u64]) -> BTreeMap<u64, Value> {
         let until = Instant::now() + PATIENCE;

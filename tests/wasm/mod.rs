@@ -122,6 +122,7 @@ impl Tool {
             service: None,
             output_bytes: u64::MAX,
             session: None,
+            environment: None,
         })
     }
 

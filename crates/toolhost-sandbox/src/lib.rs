@@ -26,8 +26,8 @@ pub use account::written;
 pub use base_view::{CALL_FOLDER, CALL_INPUT, CALL_OUTPUT};
 pub use child::launcher;
 pub use host::launcher::{
-    ACCEPTING, ALIVE, CallInput, InputFile, Launcher, LauncherError, Layers, Pipes, Process,
-    SessionFolders, lost, no_pipe, nonblocking, pipe, settle,
+    ACCEPTING, ALIVE, CallInput, InputFile, Launcher, LauncherError, LauncherNews, Layers, Pipes,
+    Process, SessionFolders, lost, no_pipe, nonblocking, pipe, settle,
 };
 pub use host::run::{Outcome, Running, notes};
 pub use host::sandbox::{Beside, Sandbox};

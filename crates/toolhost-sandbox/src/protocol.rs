@@ -129,6 +129,8 @@ pub enum ToLauncher {
     Resume,
     /// Shows the folder of the results of a session, which is paused.
     Results,
+    /// Says which ports the call was refused so far.
+    Refused,
     Kill,
     /// The host has read the staged folders; the launcher may free the scratch.
     Done,
@@ -219,6 +221,8 @@ pub enum FromLauncher {
     /// Beside it: the memory of the files of a session, and the folder of its results. Every process
     /// of it is stopped.
     Results,
+    /// The addresses of `Exited::refused`, so far.
+    RefusedPorts(Vec<SocketAddr>),
     /// The launcher ends without a result. The tool was started only if the kind of the problem is
     /// `Ran`.
     Refused(Problem),

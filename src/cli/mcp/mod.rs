@@ -6,6 +6,7 @@ mod entries;
 mod import;
 mod launch;
 mod plan;
+mod refresh;
 mod remove;
 mod target;
 mod write;
@@ -23,6 +24,8 @@ pub struct Args {
 enum Verb {
     /// Show the MCP servers that clients have as tools of this host, and write them with --yes
     Import(import::Args),
+    /// Start a server once, behind its layers, and record what it says of its tools
+    Refresh(refresh::Args),
     /// Take a server out of this host; what it wrote stays
     Remove(remove::Args),
 }
@@ -30,6 +33,7 @@ enum Verb {
 pub fn run(settings: &Settings, args: &Args) -> anyhow::Result<ExitCode> {
     match &args.verb {
         Verb::Import(args) => import::run(settings, args),
+        Verb::Refresh(args) => refresh::run(settings, args),
         Verb::Remove(args) => remove::run(settings, args),
     }
 }

@@ -86,19 +86,27 @@ impl Ready {
     /// Dials for the call while polled. Returns only if the call exceeds a limit of its network, or
     /// together with its relay exceeds `cpu_limit`.
     pub async fn attend(&self, traffic: &Mutex<Traffic>, cpu_limit: u64) {
-        let Some(relay) = &self.relay else {
-            return std::future::pending().await;
-        };
         tokio::select! {
-            () = relay.lease.attend(traffic) => {}
-            () = self.exceeded_cpu(relay, cpu_limit) => lock(traffic).over = Some(Limit::CpuMs),
+            () = self.dial(traffic) => {}
+            () = self.exceeded_cpu(cpu_limit) => lock(traffic).over = Some(Limit::CpuMs),
         }
     }
 
-    /// Returns when call and relay together exceed the limit. Without cgroups the sum is only
-    /// checked after the call.
-    async fn exceeded_cpu(&self, relay: &Relay, limit: u64) {
-        let used = || Some(self.launcher.cpu_ms()? + relay.process.cpu_ms()?);
+    /// As `attend`, without a look at CPU time.
+    pub async fn dial(&self, traffic: &Mutex<Traffic>) {
+        match &self.relay {
+            Some(relay) => relay.lease.attend(traffic).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Returns when call and relay together exceed the limit from now on. Without cgroups the sum is
+    /// only checked after the call.
+    pub async fn exceeded_cpu(&self, limit: u64) {
+        let used = || {
+            let relay = self.relay.as_ref()?;
+            Some(self.launcher.cpu_ms()? + relay.process.cpu_ms()?)
+        };
         let Some(before) = used() else {
             return std::future::pending().await;
         };

@@ -1,22 +1,23 @@
 //! Scripts as processes behind all layers. A script runs with every layer or not at all.
 
-mod call;
+pub(super) mod call;
 mod cells;
 pub mod examine;
 pub mod grants;
-mod idle_memory;
+pub(super) mod idle_memory;
 mod inspect;
-mod pool;
+pub(super) mod pool;
 mod publish;
-mod ready;
+pub(super) mod ready;
+pub(super) mod recorded;
 mod relay;
 mod scripts;
 mod session;
-mod session_calls;
-mod sessions;
-mod spec;
+pub(super) mod session_calls;
+pub(super) mod sessions;
+pub(super) mod spec;
 mod tool_calls;
-mod waiting;
+pub(super) mod waiting;
 #[cfg(feature = "wasi")]
 pub mod worker;
 

@@ -3,6 +3,7 @@
 
 use super::call::Ready;
 use super::grants;
+use super::idle_memory;
 use super::relay::{self, Companion, Relay};
 use super::sessions::Sessions;
 use super::spec::{RoleNeeds, spec};
@@ -12,6 +13,7 @@ use crate::base::text;
 use crate::egress::protocol::Served;
 use crate::executor::Gauge;
 use crate::executor::idle::IdlePool;
+use crate::executor::mcp_server::servers::Servers;
 use crate::fault::{Fault, Kind};
 use crate::policy::{Access, Area, Grant, Shape};
 use crate::quantity::Limit;
@@ -56,6 +58,7 @@ pub struct Launchers {
     /// Processes that were started before their calls.
     pub waiting: WaitingPool,
     pub sessions: Sessions,
+    pub servers: Servers,
 }
 
 impl Launchers {
@@ -67,6 +70,7 @@ impl Launchers {
             proxy: None,
             waiting: WaitingPool::default(),
             sessions: Sessions::default(),
+            servers: Servers::default(),
         }
     }
 
@@ -188,6 +192,18 @@ impl Launchers {
                 relay::LEASES.load(Ordering::Relaxed),
             ),
         ]
+    }
+
+    /// Ends sessions that waited long enough, and of these and of the MCP servers what waits longest
+    /// where all together have too much memory.
+    pub fn sweep(&self) {
+        let mut waits = self.sessions.end_overdue();
+        waits.extend(self.servers.idle());
+        let gone = idle_memory::too_much(waits, self.sessions.max_bytes);
+        for place in gone {
+            self.sessions.end_idle(&place);
+            self.servers.end(&place);
+        }
     }
 
     /// Ends all idle launchers, and the processes that wait.

@@ -31,6 +31,10 @@ impl ReadyProcesses {
         &self.launchers.sessions
     }
 
+    pub fn launchers(&self) -> &Arc<Launchers> {
+        &self.launchers
+    }
+
     pub fn waiting(&self) -> &WaitingPool {
         &self.launchers.waiting
     }

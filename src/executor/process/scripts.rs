@@ -3,28 +3,27 @@
 use super::call::{Captured, Finished, ProgramCall, Ready};
 use super::pool::{Launchers, fault};
 use super::ready::ReadyProcesses;
+use super::recorded::{RecordedCall, outcome};
 use super::session_calls::{CallOfSession, SessionCalls, killed_ending};
 use super::sessions::no_sessions;
 use super::spec::{RoleNeeds, source_name};
 use super::waiting::Waiting;
 use crate::base::{lock, millis};
 use crate::egress::Traffic;
+use crate::executor::mcp_server::{McpCall, McpCalls};
 use crate::executor::{
-    Attempt, Call, CallDeadline, Clock, Context, Denials, Ending, Executor, Gauge, Outcome,
-    Running, Started, ToolSender, output,
+    Attempt, Call, CallDeadline, Clock, Context, Ending, Executor, Gauge, Outcome, Running,
+    Started, ToolSender, output,
 };
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
 use crate::policy::{Built, Confinement, PerCall, Runtime, Shape};
 use crate::quantity::Limit;
 use crate::runtimes;
-use crate::sandbox::protocol::{Exited, Killed, Note, Source, ToLauncher};
-use crate::sandbox::{CallInput, LauncherError, limits, notes};
+use crate::sandbox::protocol::{Exited, Killed, Source, ToLauncher};
+use crate::sandbox::{CallInput, LauncherError, limits};
 use output::Output;
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -40,10 +39,6 @@ const MAX_RUNTIMES: usize = 64;
 const UNSEEN: &str = "calls that only ask about a file (stat, access, readlink), what /proc \
                       refused, and what Landlock refused inside a granted folder (links, pipes, \
                       devices, moves out of it)";
-const NOT_RECORDED: &str = "which files and system calls the kernel refused: only the tool saw the \
-                            error number (`toolhost call TOOL --explain`, or `observe = true` in \
-                            the policy, records them)";
-const NEVER_SEEN: &str = "descriptors and file sizes that were refused (openFiles, fileBytes)";
 
 /// A launcher that ran a call, how that ended, and how long its process had waited before.
 type Served = (Ready, Finished, Option<Duration>);
@@ -79,17 +74,37 @@ impl Executor for Scripts {
                 Ok(input) => input,
                 Err(ending) => return Ok(outcome(ending, started)),
             };
+            let shape = confinement.shape.clone();
+            let launchers = self.launchers.clone();
             // Boxed: calls of code are polled inside each other.
-            let running: Running<'_> = match call.session {
-                None => Box::pin(self.run_recorded(context, &confinement, &input, started, events)),
-                Some(session) => {
-                    let launchers = self.launchers.clone();
+            let running: Running<'_> = match (call.session, call.manifest.mcp_tool()) {
+                (None, None) => Box::pin(async move {
+                    let context = Some(context);
+                    let running = self.run_once(context, &confinement, &input, started, events);
+                    let (outcome, recorded) = running.await?;
+                    self.with_recorded(outcome, recorded, &shape).await
+                }),
+                (None, Some(tool)) => {
+                    let call = McpCall {
+                        context,
+                        tool,
+                        input: call.input,
+                        confinement: &confinement,
+                        environment: call.environment,
+                        events,
+                    };
+                    Box::pin(async move {
+                        let (outcome, recorded) = McpCalls { launchers }.run(call).await?;
+                        self.with_recorded(outcome, recorded, &shape).await
+                    })
+                }
+                (Some(session), _) => {
                     let turn = session.turn.downcast().map_err(|_| no_sessions())?;
                     let call = CallOfSession {
                         context,
                         turn: *turn,
                         digest: session.digest,
-                        environment: session.environment,
+                        environment: call.environment,
                         slot: session.slot,
                         confinement,
                         events,
@@ -121,22 +136,17 @@ impl Scripts {
         &self.ready
     }
 
-    /// Runs one call. If refusals are recorded, adds them to the outcome.
-    async fn run_recorded(
+    /// Adds to an outcome which refusals were recorded.
+    async fn with_recorded(
         &self,
-        context: &Context,
-        confinement: &Confinement,
-        input: &[u8],
-        started: Instant,
-        events: &ToolSender,
+        mut outcome: Outcome,
+        recorded: Option<RecordedCall>,
+        shape: &Shape,
     ) -> Result<Outcome, Fault> {
-        let (mut outcome, kept) = self
-            .run_once(Some(context), confinement, input, started, events)
-            .await?;
-        if let Some(mut kept) = kept {
+        if let Some(mut kept) = recorded {
             if !kept.attempts.is_empty() {
-                let noise = self.noise(&confinement.shape).await;
-                kept = kept.without_noise(noise.as_deref(), &confinement.shape.folder);
+                let noise = self.noise(shape).await;
+                kept = kept.without_noise(noise.as_deref(), &shape.folder);
             }
             outcome.attempts = kept.attempts;
             outcome
@@ -503,103 +513,6 @@ fn failure(
     } else {
         None
     }
-}
-
-fn outcome(ending: Ending, started: Instant) -> Outcome {
-    let not_observed = [NOT_RECORDED, NEVER_SEEN].map(str::to_owned).to_vec();
-    let denials = Denials {
-        observed: Vec::new(),
-        not_observed,
-    };
-    Outcome {
-        denials,
-        ..Outcome::new(ending, millis(started.elapsed()))
-    }
-}
-
-/// How many of the first attempts of a call, and of the last, are listed.
-const MAX_LISTED: usize = 50;
-const UNREAD: &str = "files whose paths lay in memory that could not be read, or that another \
-    thread changed meanwhile";
-const LOST: &str = "what was refused after the recorder was lost: from then on every file and \
-    refused call answered ENOSYS";
-/// The folder of a script that comes with a call.
-const FOLDER: &str = "/tmp";
-
-/// What was recorded of one call.
-#[derive(Debug, Default)]
-pub struct RecordedCall {
-    pub attempts: Vec<Attempt>,
-    /// Connections to ports that the call may not reach.
-    pub refused: Vec<SocketAddr>,
-    /// What is missing in `attempts`, in words.
-    pub missing: Vec<String>,
-}
-
-impl RecordedCall {
-    /// Reads the output of a recorder. `lost`: the recorder ended before the call.
-    pub fn read(found: OwnedFd, lost: bool) -> RecordedCall {
-        let mut kept = RecordedCall::default();
-        kept.missing.extend(lost.then(|| LOST.to_owned()));
-        for note in notes(found) {
-            match note {
-                Note::Attempt(attempt) => kept.attempts.push(attempt),
-                Note::Refused(address) => kept.refused.push(address),
-                Note::Full => kept
-                    .missing
-                    .push("later refusals: there was no room for more".to_owned()),
-                Note::Unread => kept.missing.push(UNREAD.to_owned()),
-            }
-        }
-        kept
-    }
-
-    /// Leaves out what an empty script of this runtime is refused too, and keeps only the first and
-    /// the last attempts. `folder`: of the script.
-    pub fn without_noise(
-        mut self,
-        noise: Option<&BTreeSet<Attempt>>,
-        folder: &Path,
-    ) -> RecordedCall {
-        match noise {
-            Some(noise) => self
-                .attempts
-                .retain(|attempt| !is_noise(noise, attempt, folder)),
-            None => self
-                .missing
-                .push("which of these the interpreter asks for by itself".to_owned()),
-        }
-        if let Some(more) = self
-            .attempts
-            .len()
-            .checked_sub(2 * MAX_LISTED)
-            .filter(|more| *more > 0)
-        {
-            self.attempts.drain(MAX_LISTED..MAX_LISTED + more);
-            self.missing.push(format!(
-                "{more} more that were refused: the first and the last {MAX_LISTED} are listed"
-            ));
-        }
-        self
-    }
-}
-
-/// Whether an empty script in this folder would attempt the same. An interpreter may look for a
-/// file of one name in each folder above its script (`package.json`).
-fn is_noise(noise: &BTreeSet<Attempt>, attempt: &Attempt, folder: &Path) -> bool {
-    let above = |attempt: &Attempt, folder: &Path| {
-        let path = Path::new(attempt.path.as_deref().unwrap_or(&attempt.target));
-        let named = path
-            .parent()
-            .filter(|parent| folder.starts_with(parent))
-            .and(path.file_name());
-        named.map(|name| (attempt.operation, name.to_owned()))
-    };
-    noise.contains(attempt)
-        || noise.iter().any(|known: &Attempt| {
-            above(known, Path::new(FOLDER))
-                .is_some_and(|known| Some(known) == above(attempt, folder))
-        })
 }
 
 #[cfg(test)]

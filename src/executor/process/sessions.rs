@@ -2,9 +2,9 @@
 //! time.
 
 use super::cells::SessionState;
-use super::idle_memory::{self, HeldMemory};
+use super::idle_memory::HeldMemory;
 use super::session::{Session, Signals};
-use super::waiting::{MAX_WAITING, ReadyKey};
+use super::waiting::{MAX_SERVERS, MAX_WAITING, ReadyKey};
 use crate::base::{lock, millis};
 use crate::executor::{Ending, SessionId};
 use crate::fault::{Fault, Kind};
@@ -132,10 +132,13 @@ impl Sessions {
         drop(all);
     }
 
-    /// How many sessions and ready processes this host has at most: none if it ends with its call.
+    /// How many sessions, servers and ready processes this host has at most: none if it ends with its
+    /// call.
     pub fn most_waiting(&self) -> usize {
         let places = lock(&self.places);
-        places.as_ref().map_or(0, |_| MAX_SESSIONS + MAX_WAITING)
+        places
+            .as_ref()
+            .map_or(0, |_| MAX_SESSIONS + MAX_SERVERS + MAX_WAITING)
     }
 
     /// Waits until no other call uses the session.
@@ -245,7 +248,7 @@ impl Sessions {
     /// Ends those of which this is false. Returns whether none served a call, which was not looked
     /// at.
     pub fn keep(&self, goes_on: impl Fn(&SessionId, &str) -> bool) -> bool {
-        self.each_idle(|id, kept| {
+        self.each_idle(|id, _, kept| {
             let session = kept.session.as_ref();
             if session.is_some_and(|it| !goes_on(id, &it.key.digest)) {
                 kept.end(CHANGED);
@@ -253,11 +256,11 @@ impl Sessions {
         })
     }
 
-    /// Ends what waited long enough or has ended by itself, and where all together have too much
-    /// memory, what waited longest of the principal that has most.
-    pub fn sweep(&self) {
+    /// Ends what waited long enough or has ended by itself. Returns the memory of the rest that waits,
+    /// by the ids of the places.
+    pub fn end_overdue(&self) -> Vec<HeldMemory<String>> {
         let mut waits = Vec::new();
-        self.each_idle(|id, kept| {
+        self.each_idle(|id, place, kept| {
             let Some(session) = &kept.session else {
                 return;
             };
@@ -272,24 +275,28 @@ impl Sessions {
                     owner: id.principal.clone(),
                     since: session.since,
                     bytes: session.memory_bytes(),
-                    what: id.clone(),
+                    what: place.to_owned(),
                 });
             }
         });
-        let gone = idle_memory::too_much(waits, self.max_bytes);
-        self.each_idle(|id, kept| {
-            if gone.contains(id) {
-                kept.end("the sessions of this host had too much memory");
+        waits
+    }
+
+    /// Ends a session that waits, for its memory.
+    pub fn end_idle(&self, ended: &str) {
+        self.each_idle(|_, place, kept| {
+            if place == ended {
+                kept.end("what waits on this host had too much memory");
             }
         });
     }
 
     /// Looks at those that serve no call. Returns whether these are all.
-    fn each_idle(&self, mut look: impl FnMut(&SessionId, &mut Kept)) -> bool {
+    fn each_idle(&self, mut look: impl FnMut(&SessionId, &str, &mut Kept)) -> bool {
         let mut is_all = true;
         for (id, place) in lock(&self.places).iter().flatten() {
             match place.kept.try_lock() {
-                Ok(mut kept) => look(id, &mut kept),
+                Ok(mut kept) => look(id, &place.id, &mut kept),
                 Err(_) => is_all = false,
             }
         }

@@ -109,7 +109,7 @@ pub fn spec(shape: &Shape, resolved: grants::ResolvedGrants, extra: &RoleNeeds) 
             inherited: extra.inherited,
             serves: if extra.outlives_calls {
                 Serves::Calls
-            } else if extra.cells {
+            } else if extra.cells || shape.mcp.is_some() {
                 Serves::Session
             } else {
                 Serves::Call
@@ -223,6 +223,7 @@ fn arguments(shape: &Shape, program: &Path, guard: &Guard, extra: &RoleNeeds) ->
     out.extend(shim.map(|(path, _)| path.to_owned()));
     out.extend(shape.script.as_deref().map(text));
     out.extend(shape.entry_point.clone());
+    out.extend(shape.args.iter().cloned());
     // A shim that is started before its call loads these while it waits.
     if let (Some(_), Some(ready)) = (shim, &shape.ready) {
         out.push(runtimes::READY.to_owned());

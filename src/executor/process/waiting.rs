@@ -22,6 +22,8 @@ use walkdir::{DirEntry, WalkDir};
 const READY_BYTES: u64 = 512 * MIB;
 /// Most ready processes of a host.
 pub const MAX_WAITING: usize = 32;
+/// Most MCP servers of a host.
+pub const MAX_SERVERS: usize = 64;
 /// Most files of a tool that are looked at before each call.
 const MAX_FILES: usize = 1000;
 /// Most of the log of a process that ended early, bytes.

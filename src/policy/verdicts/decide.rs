@@ -575,6 +575,7 @@ impl Case<'_> {
         };
         let script = self.subject.manifest.handler.script();
         let entry_point = script.and_then(|script| script.entry_point.clone());
+        let server = self.subject.manifest.mcp_server();
         let Decision {
             identity,
             grants,
@@ -608,6 +609,7 @@ impl Case<'_> {
                 .cloned()
                 .filter(|_| sessions::are_in(runtime.language)),
             mcp: conditions.mcp.clone(),
+            args: server.map_or_else(Vec::new, |server| server.args.clone()),
             ..Shape::bare(&identity.tool, runtime.clone())
         };
         // Only this tool's own grants are known here: `service` adds what other tools may write.

@@ -163,6 +163,9 @@ pub struct Shape {
     /// It is an MCP server, whose process serves calls of all its tools.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mcp: Option<McpGrant>,
+    /// What follows its script on the command line.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub args: Vec<String>,
     /// The copy of its code that a person approved.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub approved: Option<Arc<ApprovedCode>>,
@@ -197,6 +200,7 @@ impl Shape {
             ready: None,
             sessions: None,
             mcp: None,
+            args: Vec::new(),
             approved: None,
             written: Vec::new(),
         }
@@ -216,7 +220,7 @@ impl Shape {
 
     /// Whether a call may bring files: its script has a folder for them.
     pub fn takes_files(&self) -> bool {
-        matches!(self.runtime.program, Program::Path(_))
+        matches!(self.runtime.program, Program::Path(_)) && self.mcp.is_none()
     }
 
     /// SHA-256 over the canonical text of this shape, hex: the confinement's digest.

@@ -412,6 +412,7 @@ fn installer_call(order: Value, confinement: Confinement) -> executor::Call {
         service: None,
         output_bytes: u64::MAX,
         session: None,
+        environment: None,
     }
 }
 

@@ -11,6 +11,7 @@ use crate::account::totals::Totals;
 use crate::account::walk::{self, MAX_LOOKS, OwnCpu, Seen, Walk, Walker};
 use crate::account::written::{Free, WriteWatch, fell, free_at};
 use crate::base_view::HOST_NAME;
+use crate::child::clock::Clock;
 use crate::child::listener::{Listener, Listening};
 use crate::child::paused::Paused;
 use crate::layers::scratch::{Scratch, Usage};
@@ -358,33 +359,6 @@ impl CallSetup {
     }
 }
 
-/// When a program must have ended.
-#[derive(Clone, Copy)]
-enum Clock {
-    /// It serves calls, which have their own time.
-    Endless,
-    /// It waits for its call, with which its time begins.
-    Waits,
-    Until(Instant),
-}
-
-impl Clock {
-    fn deadline(self) -> Option<Instant> {
-        match self {
-            Clock::Until(deadline) => Some(deadline),
-            Clock::Endless | Clock::Waits => None,
-        }
-    }
-
-    /// This clock, after it stood still so long.
-    fn later(self, by: Duration) -> Clock {
-        match self {
-            Clock::Until(deadline) => Clock::Until(deadline + by),
-            Clock::Endless | Clock::Waits => self,
-        }
-    }
-}
-
 /// A tool that was started behind its layers.
 struct Spawned {
     pid: i32,
@@ -442,6 +416,7 @@ impl Launcher<'_> {
                 | ToLauncher::Pause
                 | ToLauncher::Resume
                 | ToLauncher::Results
+                | ToLauncher::Refused
                 | ToLauncher::Kill
                 | ToLauncher::Done => {}
                 ToLauncher::Enter { .. } | ToLauncher::Setup => {
@@ -686,7 +661,7 @@ impl Launcher<'_> {
             status,
             written,
             recorder,
-            ..
+            listening,
         } = spawned;
         let limits = &self.setup.spec.limits;
         let mut sampler = Sampler::default();
@@ -707,7 +682,8 @@ impl Launcher<'_> {
                 Walk::new(&self.walkers.written, written, MAX_LOOKS + more)
             }),
         };
-        let killed = self.wait(*pid, pidfd, &mut clock, scratch, || {
+        let listening = listening.as_ref();
+        let killed = self.wait(*pid, pidfd, &mut clock, scratch, listening, || {
             let beside = own.excess_ms() + recorder.as_ref().map_or(0, Recorder::cpu_ms);
             self.over(&mut walks, scratch, beside)
         })?;
@@ -734,6 +710,7 @@ impl Launcher<'_> {
         pidfd: &OwnedFd,
         clock: &mut Clock,
         scratch: &Scratch,
+        listening: Option<&Listening>,
         mut over: impl FnMut() -> Result<Option<Killed>, Problem>,
     ) -> Result<Option<Killed>, Problem> {
         let mut killed = None;
@@ -779,6 +756,11 @@ impl Launcher<'_> {
                     }
                     Some((ToLauncher::Results, _)) if paused.is_some() => {
                         self.show_results(scratch)?;
+                    }
+                    Some((ToLauncher::Refused, _)) => {
+                        let all = listening.map_or(Vec::new(), Listening::refused);
+                        send(self.control, &FromLauncher::RefusedPorts(all), &[])
+                            .map_err(io("reporting to the host"))?;
                     }
                     Some((ToLauncher::Resume, _)) => {
                         let lasted = paused.take().map(|paused| paused.lasted());

@@ -1,6 +1,7 @@
-//! What runs in the processes of a launcher: the launcher itself, the init of a call, its id
-//! maps, and links that the launcher makes for it.
+//! What runs in the processes of a launcher: the launcher itself, its clock, the init of a call,
+//! its id maps, and links that the launcher makes for it.
 
+mod clock;
 pub mod idmap;
 pub mod init;
 pub mod launcher;

@@ -15,6 +15,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::collections::BTreeMap;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -512,9 +513,9 @@ impl Launcher {
             match self.receive().await {
                 Ok((FromLauncher::Begun, _)) => break,
                 Ok((FromLauncher::Refused(refused), _)) => return Err(self.refusal(refused)),
-                Ok((FromLauncher::Ready { .. } | FromLauncher::Results, _)) => {}
                 // It ended before its call.
                 Ok((FromLauncher::Exited(_), _)) | Err(_) => return Err(LauncherError::Gone),
+                Ok(_) => {}
             }
         }
         Ok(())
@@ -535,10 +536,10 @@ impl Launcher {
                     let is_counted = self.process.group.is_some();
                     return Ok(SessionFolders::new(folders, is_counted));
                 }
-                Ok((FromLauncher::Ready { .. } | FromLauncher::Begun, _)) => {}
                 Ok((FromLauncher::Exited(_) | FromLauncher::Refused(_), _)) | Err(_) => {
                     return Err(LauncherError::Gone);
                 }
+                Ok(_) => {}
             }
         }
     }
@@ -551,18 +552,27 @@ impl Launcher {
     /// Cancel-safe.
     pub async fn wait(&self) -> Result<(Exited, Vec<OwnedFd>), LauncherError> {
         loop {
+            if let LauncherNews::Exited(exited, staged) = self.news().await? {
+                return Ok((exited, staged));
+            }
+        }
+    }
+
+    /// As `wait`, also for the answer to `ToLauncher::Refused`.
+    pub async fn news(&self) -> Result<LauncherNews, LauncherError> {
+        loop {
             match self.receive().await {
-                Ok((FromLauncher::Exited(exited), staged)) => return Ok((exited, staged)),
+                Ok((FromLauncher::Exited(exited), staged)) => {
+                    return Ok(LauncherNews::Exited(exited, staged));
+                }
+                Ok((FromLauncher::RefusedPorts(all), _)) => return Ok(LauncherNews::Refused(all)),
                 Ok((FromLauncher::Refused(refused), _)) => return Err(self.refusal(refused)),
-                Ok((
-                    FromLauncher::Ready { .. } | FromLauncher::Begun | FromLauncher::Results,
-                    _,
-                )) => {}
                 // The other end was closed with a message of ours unread (unix(7)): the start.
                 Err(e) if e.kind() == io::ErrorKind::ConnectionReset => {
                     return Err(LauncherError::Gone);
                 }
                 Err(e) => return Err(lost(&e.to_string()).into()),
+                Ok(_) => {}
             }
         }
     }
@@ -649,6 +659,15 @@ fn children(process: u32) -> Vec<u32> {
     let ids: Vec<String> = ids.collect();
     let ids = ids.iter().flat_map(|ids| ids.split_whitespace());
     ids.filter_map(|id| id.parse().ok()).collect()
+}
+
+/// What a launcher says of a call that runs.
+#[derive(Debug)]
+pub enum LauncherNews {
+    /// With its staged folders and the recorder's output.
+    Exited(Exited, Vec<OwnedFd>),
+    /// The ports that it was refused so far.
+    Refused(Vec<SocketAddr>),
 }
 
 /// The folders of a session that is stopped.

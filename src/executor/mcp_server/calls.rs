@@ -1,0 +1,489 @@
+//! The calls of MCP servers: each finds the server of its caller, or starts it, and is one request to
+//! it.
+
+use super::dialogue::{Ask, Reply, ServerEnd};
+use super::result;
+use super::server::{Server, Started};
+use super::servers::{RunningServer, ServerId};
+use crate::base::json::Text;
+use crate::base::{lock, millis};
+use crate::executor::process::pool::{Launchers, fault};
+use crate::executor::process::ready;
+use crate::executor::process::recorded::{RecordedCall, outcome};
+use crate::executor::process::session_calls::killed_ending;
+use crate::executor::process::spec::RoleNeeds;
+use crate::executor::{Clock, Context, Ending, Outcome, ToolSender};
+use crate::fault::{Fault, Kind};
+use crate::manifest::{McpTool, mcp};
+use crate::packages::store::EnvironmentLease;
+use crate::policy::{Confinement, Shape};
+use crate::quantity::{LARGE_TEXT_BYTES, MIB};
+use crate::sandbox::CallInput;
+use crate::sandbox::protocol::Source;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use tokio::time::timeout;
+
+/// The message for a caller whose server is not ready in time.
+const STARTING: &str = "the MCP server of this tool is still being started";
+/// The revisions that are spoken: without a handshake, and with one.
+const MODERN: &str = "2026-07-28";
+const LEGACY: &str = "2025-11-25";
+/// How long a server may take to say that it does not know the modern revision.
+const PROBE: Duration = Duration::from_secs(5);
+/// Most pages of a list of tools, and most bytes of all.
+const MAX_PAGES: usize = 100;
+const MAX_LIST_BYTES: usize = 4 * MIB as usize;
+/// The member of a tool's input with what its client can be asked, and the client's answers.
+const CLIENT: &str = "$client";
+/// The key of a server's one question.
+const QUESTION: &str = "question";
+
+/// Serves the calls of MCP servers.
+pub struct McpCalls {
+    pub launchers: Arc<Launchers>,
+}
+
+/// One call of a server's tool.
+pub struct McpCall<'a> {
+    pub context: &'a Context,
+    pub tool: &'a McpTool,
+    /// The arguments.
+    pub input: Value,
+    pub confinement: &'a Confinement,
+    pub environment: Option<EnvironmentLease>,
+    pub events: &'a ToolSender,
+}
+
+impl McpCalls {
+    /// Where this is dropped, the call is cancelled, and its server goes on.
+    pub async fn run(
+        &self,
+        mut call: McpCall<'_>,
+    ) -> Result<(Outcome, Option<RecordedCall>), Fault> {
+        let began = Instant::now();
+        let Confinement { shape, per_call } = call.confinement;
+        let client = call.input.as_object_mut().and_then(|it| it.remove(CLIENT));
+        let clock = Clock::new(call.context.deadline.began, per_call.timeout_ms);
+        let starting = self.server(&call, client.is_some());
+        let running = clock.prepare(STARTING, starting).await?;
+        // Decided again, now that nothing more is waited for.
+        call.events.opened(shape).await?;
+        running.check(call.tool)?;
+        let client = client.unwrap_or_default();
+        let ask = Ask {
+            method: "tools/call",
+            params: running.params(call.tool, call.input, &client),
+            events: call.events.clone(),
+            traffic: Some(call.context.traffic.clone()),
+            is_askable: client["can"] == json!(["elicitation"]),
+            answered: answered(&client),
+        };
+        let reply = timeout(clock.left(), running.server.ask(ask)).await;
+        let mut cpu_used = None;
+        let ending = match reply {
+            Err(_) => Ending::TimedOut {
+                limit_ms: per_call.timeout_ms,
+            },
+            Ok(Reply::Question { name, params }) => {
+                let question = json!({"method": "elicitation/create", "params": params});
+                let ask = json!({"$ask": {QUESTION: question}, "$state": {"call": name}});
+                Ending::answer(&ask)
+            }
+            Ok(Reply::Answer { result, cpu_ms }) => {
+                cpu_used = cpu_ms;
+                let bytes = result.as_ref().map_or(0, |text| text.as_str().len());
+                let deadline = clock.reading(&call.context.deadline);
+                let own = deadline.clone();
+                let read = move || result::ending(result, &own);
+                deadline
+                    .run(bytes > LARGE_TEXT_BYTES, read)
+                    .await?
+                    .map_err(unreadable)?
+            }
+            Ok(Reply::Ended(end)) => ending_of(end, shape, per_call.timeout_ms)?,
+        };
+        let mut outcome = outcome(ending, began);
+        outcome.layers = running.server.layers.clone();
+        outcome.usage.cpu_ms = cpu_used;
+        // What is recorded of a server is known when it has ended.
+        let mut recorded = None;
+        if shape.observe {
+            running.server.end().await;
+            recorded = lock(&running.server.seen.recorded).take();
+            let refused = recorded.iter().flat_map(|it| &it.refused);
+            refused.for_each(|address| lock(&call.context.traffic).refused_port(*address));
+        }
+        outcome.usage.wall_ms = millis(began.elapsed());
+        Ok((outcome, recorded))
+    }
+
+    /// The server that runs for this call, or a new one.
+    async fn server(&self, call: &McpCall<'_>, asks: bool) -> Result<Arc<RunningServer>, Fault> {
+        let shape = &call.confinement.shape;
+        let is_shared = shape.mcp.as_ref().is_some_and(|grant| grant.shared);
+        let name = |name: &String| {
+            if is_shared {
+                String::new()
+            } else {
+                name.clone()
+            }
+        };
+        let id = ServerId {
+            principal: name(&call.context.principal),
+            caller: name(&call.context.user),
+            tool: shape.tool.clone(),
+        };
+        let place = self.launchers.servers.place(&id);
+        let _turn = place.turn.lock().await;
+        let needs = RoleNeeds {
+            principal: id.principal.clone(),
+            ..RoleNeeds::default()
+        };
+        let digest = call
+            .confinement
+            .per_call
+            .ready
+            .as_deref()
+            .unwrap_or_default();
+        let key = ready::key(call.confinement, digest, &needs).await;
+        let Some(key) = key.map_err(fault)? else {
+            let message = "This server cannot go on between calls: its files cannot be compared.";
+            return Err(Fault::new(Kind::CapabilityError, message));
+        };
+        if let Some(running) = place.running() {
+            if running.key == key && !shape.observe {
+                if running
+                    .server
+                    .seen
+                    .has_changed
+                    .swap(false, Ordering::Relaxed)
+                {
+                    let greeter = Greeter {
+                        server: &running.server,
+                        shape,
+                        events: call.events,
+                        asks,
+                    };
+                    let tools = greeter.list(running.is_modern).await?;
+                    *lock(&running.tools) = digests(&tools);
+                }
+                return Ok(running);
+            }
+            running.server.end().await;
+        }
+        self.launchers.servers.check_room(&id)?;
+        let greeted = self.start(
+            call.confinement,
+            &needs,
+            call.environment.clone(),
+            asks,
+            call.events,
+        );
+        let Greeted {
+            server,
+            is_modern,
+            tools,
+        } = greeted.await?;
+        let running = Arc::new(RunningServer {
+            tools: Mutex::new(digests(&tools)),
+            server,
+            key,
+            is_modern,
+        });
+        place.put(running.clone());
+        Ok(running)
+    }
+
+    /// The tools of a server that is started for this alone.
+    pub async fn list(
+        &self,
+        confinement: &Confinement,
+        environment: Option<EnvironmentLease>,
+        events: &ToolSender,
+    ) -> Result<Vec<Value>, Fault> {
+        let needs = RoleNeeds::default();
+        let greeted = self
+            .start(confinement, &needs, environment, false, events)
+            .await?;
+        greeted.server.end().await;
+        Ok(greeted.tools)
+    }
+
+    async fn start(
+        &self,
+        confinement: &Confinement,
+        needs: &RoleNeeds,
+        environment: Option<EnvironmentLease>,
+        asks: bool,
+        events: &ToolSender,
+    ) -> Result<Greeted, Fault> {
+        let Confinement { shape, per_call } = confinement;
+        let ready = self.launchers.ready(shape, needs).await.map_err(fault)?;
+        events.opened(shape).await?;
+        ready.begin(&per_call.secrets).map_err(fault)?;
+        let script = per_call.script.as_ref();
+        let brings = CallInput {
+            source: script.map(|it| (Source::File(it.file.clone()), it.bytes.as_slice())),
+            environment: Some(&per_call.env),
+            ..CallInput::default()
+        };
+        let pipes = ready.launcher.start(None::<u64>, &brings).map_err(fault)?;
+        let idle_ms = shape.mcp.as_ref().map_or(0, |grant| grant.idle_ms);
+        let server = Server::serve(Started {
+            ready,
+            pipes,
+            limits: shape.limits.clone(),
+            idle: Duration::from_millis(idle_ms),
+            principal: needs.principal.clone(),
+            environment,
+        });
+        let greeter = Greeter {
+            server: &server,
+            shape,
+            events,
+            asks,
+        };
+        let is_modern = greeter.greet().await?;
+        let tools = greeter.list(is_modern).await?;
+        Ok(Greeted {
+            server,
+            is_modern,
+            tools,
+        })
+    }
+}
+
+/// A server that has said what it is.
+struct Greeted {
+    server: Server,
+    is_modern: bool,
+    tools: Vec<Value>,
+}
+
+/// Asks a server what it is, outside of calls.
+struct Greeter<'a> {
+    server: &'a Server,
+    shape: &'a Shape,
+    events: &'a ToolSender,
+    /// Its questions are handed on.
+    asks: bool,
+}
+
+impl Greeter<'_> {
+    /// Learns which revision it speaks. True: the modern one.
+    async fn greet(&self) -> Result<bool, Fault> {
+        let probe = self.ask("server/discover", json!({"_meta": about(self.asks)}));
+        if let Ok(answer) = timeout(PROBE, probe).await
+            && let Ok(text) = answer?
+            && text.value()["supportedVersions"]
+                .as_array()
+                .is_some_and(|all| all.contains(&json!(MODERN)))
+        {
+            return Ok(true);
+        }
+        let hello = json!({
+            "protocolVersion": LEGACY,
+            "capabilities": capabilities(self.asks),
+            "clientInfo": client_info(),
+        });
+        let answer = self.ask("initialize", hello).await?;
+        answer.map_err(|why| refused(&why))?;
+        self.server.notify("notifications/initialized");
+        Ok(false)
+    }
+
+    /// All pages of its list of tools.
+    async fn list(&self, is_modern: bool) -> Result<Vec<Value>, Fault> {
+        let mut tools = Vec::new();
+        let mut params = json!({});
+        let mut bytes = 0;
+        for _ in 0..MAX_PAGES {
+            if is_modern {
+                params["_meta"] = about(self.asks);
+            }
+            let page = self
+                .ask("tools/list", params)
+                .await?
+                .map_err(|why| refused(&why))?;
+            bytes += page.as_str().len();
+            let mut page = page.tree(MAX_LIST_BYTES * 8).unwrap_or_default();
+            if let Value::Array(all) = page["tools"].take() {
+                tools.extend(all.iter().map(mcp::cut));
+            }
+            if bytes > MAX_LIST_BYTES || tools.len() > mcp::MAX_LISTED {
+                break;
+            }
+            let Some(cursor) = page["nextCursor"].as_str() else {
+                return Ok(tools);
+            };
+            params = json!({"cursor": cursor});
+        }
+        Err(refused("its list of tools is too long"))
+    }
+
+    /// Sends a request. `Err`: what the server said against it.
+    async fn ask(
+        &self,
+        method: &'static str,
+        params: Value,
+    ) -> Result<Result<Text, String>, Fault> {
+        let ask = Ask {
+            method,
+            params,
+            events: self.events.clone(),
+            traffic: None,
+            is_askable: false,
+            answered: None,
+        };
+        match self.server.ask(ask).await {
+            Reply::Answer { result, .. } => Ok(result.map_err(|refusal| refusal.message)),
+            Reply::Question { .. } => Err(refused("it asked before it was called")),
+            Reply::Ended(end) => match ending_of(end, self.shape, 0)? {
+                Ending::OverLimit { limit, allowed } => {
+                    let message = format!(
+                        "The MCP server of this tool exceeded {} when it was started.",
+                        limit.name()
+                    );
+                    let fault = Fault::new(Kind::ResourceLimitError, message);
+                    Err(fault.details(format!("The limit is {allowed}.")))
+                }
+                _ => Err(refused("it ended")),
+            },
+        }
+    }
+}
+
+impl RunningServer {
+    /// Refuses a tool that is not what was approved.
+    fn check(&self, tool: &McpTool) -> Result<(), Fault> {
+        let name = &tool.name;
+        let listed = tool
+            .server
+            .mcp_server()
+            .and_then(|server| server.listed.as_ref());
+        let approved = listed.and_then(|all| all.get(name)).map(|it| &it.digest);
+        let (kind, message) = match lock(&self.tools).get(name) {
+            Some(now) if Some(now) == approved => return Ok(()),
+            Some(_) => (
+                Kind::SecurityError,
+                "The server describes this tool otherwise than when it was approved.",
+            ),
+            None => (Kind::CapabilityError, "The server no longer has this tool."),
+        };
+        let server = &tool.server.id;
+        let person = format!(
+            "`toolhost mcp refresh {server}` shows the difference and records it; then approve it \
+             again"
+        );
+        Err(Fault::new(kind, message).person(person))
+    }
+
+    /// The request for a call.
+    fn params(&self, tool: &McpTool, input: Value, client: &Value) -> Value {
+        let mut params = json!({"name": tool.name, "arguments": input});
+        if self.is_modern {
+            params["_meta"] = about(!client.is_null());
+            let state = &client["state"]["requestState"];
+            if !state.is_null() {
+                params["requestState"] = state.clone();
+            }
+            if client["answers"]
+                .as_object()
+                .is_some_and(|it| !it.is_empty())
+            {
+                params["inputResponses"] = client["answers"].clone();
+            }
+        }
+        params
+    }
+}
+
+/// The name of the call that stands still for this answer, and the answer.
+fn answered(client: &Value) -> Option<(String, Value)> {
+    let name = client["state"]["call"].as_str()?;
+    let answer = client["answers"].get(QUESTION)?;
+    Some((name.to_owned(), answer.clone()))
+}
+
+/// What this host is for a server. It has no folders and no model for it.
+fn about(asks: bool) -> Value {
+    json!({
+        "io.modelcontextprotocol/protocolVersion": MODERN,
+        "io.modelcontextprotocol/clientInfo": client_info(),
+        "io.modelcontextprotocol/clientCapabilities": capabilities(asks),
+    })
+}
+
+fn capabilities(asks: bool) -> Value {
+    if asks {
+        json!({"elicitation": {}})
+    } else {
+        json!({})
+    }
+}
+
+fn client_info() -> Value {
+    json!({"name": "toolhost", "version": env!("CARGO_PKG_VERSION")})
+}
+
+fn digests(tools: &[Value]) -> BTreeMap<String, String> {
+    let tools = tools.iter();
+    let named =
+        tools.filter_map(|tool| Some((tool["name"].as_str()?.to_owned(), mcp::digest(tool))));
+    named.collect()
+}
+
+/// The fault of a server that cannot be used.
+fn refused(why: &str) -> Fault {
+    let message = "The MCP server of this tool could not be used.";
+    Fault::new(Kind::ServiceError, message).details(format!("When it was started: {why}."))
+}
+
+fn unreadable(why: String) -> Fault {
+    Fault::new(
+        Kind::ServiceError,
+        "The MCP server of this tool answered wrongly.",
+    )
+    .details(why)
+}
+
+/// The ending of a call whose server ended. Faults count against the server.
+fn ending_of(end: ServerEnd, shape: &Shape, limit_ms: u64) -> Result<Ending, Fault> {
+    let fault = |message: &str| Fault::new(Kind::ServiceError, message);
+    match end {
+        ServerEnd::Exited(exited) => match exited.killed {
+            Some(killed) => Ok(killed_ending(killed, &shape.limits, limit_ms)),
+            None => {
+                let how = match exited.status & 0x7f {
+                    0 => format!("Its exit status was {}.", (exited.status >> 8) & 0xff),
+                    signal => format!("It was ended by signal {signal}."),
+                };
+                let message = "The MCP server of this tool ended before it had answered.";
+                Err(fault(message).details(how))
+            }
+        },
+        ServerEnd::Over(limit) => Ok(Ending::OverLimit {
+            limit,
+            allowed: shape.limits.get(limit),
+        }),
+        ServerEnd::Printed(head) => {
+            let message = "The MCP server of this tool wrote something other than a message of MCP \
+                           to its stdout.";
+            let fault = fault(message).details(format!("It begins: {head}"));
+            Err(fault.person("a server must write its log to stderr"))
+        }
+        ServerEnd::Unanswered => {
+            let message = "The MCP server of this tool was ended: another of its calls was \
+                           cancelled, and went on.";
+            Err(fault(message).retryable())
+        }
+        ServerEnd::Ended => {
+            let message = "The MCP server of this tool was ended meanwhile.";
+            Err(fault(message).retryable())
+        }
+    }
+}

@@ -445,7 +445,7 @@ fn plain(command: &str, words: &[String], entry: &Entry) -> Result<Launch, Strin
         let search = variable("PATH").unwrap_or_default();
         let mut places = std::env::split_paths(&search).map(|folder| folder.join(command));
         let found = places.find_map(|path| path.canonicalize().ok());
-        found.ok_or_else(|| format!("there is no program {} on PATH", printable(command)))?
+        found.ok_or_else(|| format!("no program {} is on PATH", printable(command)))?
     };
     let mut head = Vec::new();
     let opened = std::fs::File::open(&file).map(|file| file.take(256).read_to_end(&mut head));

@@ -19,7 +19,7 @@ pub fn decide(
 ) -> Decision {
     if let Some(target) = snapshot.behind(tool) {
         let own = crate::policy::decide(&tool.manifest, &tool.site, policies, machine);
-        return decide(&target, snapshot, policies, machine).called_as(own, "an alias");
+        return decide(&target, snapshot, policies, machine).called_as_alias(own);
     }
     let mut decision = crate::policy::decide(&tool.manifest, &tool.site, policies, machine);
     if let Some(language) = tool.manifest.handler.language() {

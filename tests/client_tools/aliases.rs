@@ -177,6 +177,39 @@ fn a_call_by_an_alias_has_the_rights_of_both() {
     denied.is(403, "AuthorizationError");
 }
 
+/// A limit that the policy of an alias sets holds as well; one that it leaves out does not.
+#[test]
+fn the_narrower_limit_of_an_alias_and_its_tool_holds() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let long = "print('\"' + 'x' * 300 + '\"')\n";
+    playground.tool("long", "python", long, json!({}));
+    for name in ["narrow", "wide", "plain"] {
+        alias(&playground, &format!("easy:{name}"), "esc:long", json!({}));
+    }
+    playground.policy("long", "esc:long", "[limits]\noutput_bytes = 3000\n");
+    playground.policy("narrow", "easy:narrow", "[limits]\noutput_bytes = 256\n");
+    playground.policy("wide", "easy:wide", "[limits]\noutput_bytes = 4000\n");
+    playground.settle();
+    let limit = |tool: &str| {
+        let audit = playground.cli(&["audit", tool, "--json"]);
+        let limits = audit.out["limits"].as_array().unwrap();
+        let limit = limits.iter().find(|it| it["limit"] == "outputBytes");
+        limit.unwrap()["effective"].clone()
+    };
+    for (tool, most) in [
+        ("esc:long", 3000),
+        ("easy:narrow", 256),
+        ("easy:wide", 3000),
+        ("easy:plain", 3000),
+    ] {
+        assert_eq!(limit(tool), most, "{tool}");
+    }
+    let ended = playground.call("easy:narrow", "{}");
+    assert!(ended.text().contains("ResourceLimitError"), "{ended:?}");
+    let ended = playground.call("easy:plain", "{}");
+    assert!(ended.text().contains("xxx"), "control: {ended:?}");
+}
+
 #[test]
 fn code_needs_a_grant_for_an_alias_and_for_its_tool_and_cannot_call_what_its_client_runs() {
     let playground = Playground::new(Who::ours(), "/var/tmp");

@@ -2,6 +2,7 @@
 //! those answers.
 
 use super::approved::Approval;
+use super::limits::of_shape;
 use super::packages::Allowance;
 use super::shape::{Runtime, Shape, Variable};
 use super::verdict::{Confirm, LimitVerdict, Need, Notes, RequestKind, Verdict};
@@ -172,10 +173,22 @@ impl Decision {
         self.called_as(own, "a tool")
     }
 
+    /// The decision about a call of this tool by an alias: of each limit that a policy of either sets,
+    /// the smallest holds.
+    pub fn called_as_alias(mut self, alias: Decision) -> Decision {
+        for (own, of_alias) in self.limits.iter_mut().zip(&alias.limits) {
+            own.narrow(of_alias);
+        }
+        if let Ok(shape) = &mut self.shape {
+            Arc::make_mut(shape).limits = of_shape(&self.limits);
+        }
+        self.called_as(alias, "an alias")
+    }
+
     /// The decision about a call of this tool by an alias, or of a tool of this server. What it may
     /// touch is decided here; who must agree, who may call, and what is refused or lacking count of
     /// both. `what`: an alias, or a tool.
-    pub fn called_as(mut self, alias: Decision, what: &str) -> Decision {
+    fn called_as(mut self, alias: Decision, what: &str) -> Decision {
         let refused = alias.refused().cloned();
         let Decision {
             identity,

@@ -227,6 +227,17 @@ impl LimitVerdict {
         }
     }
 
+    /// Takes over the ceiling of another decision about the same call, where a file sets it and it is
+    /// smaller.
+    pub fn narrow(&mut self, other: &LimitVerdict) {
+        if other.from != LimitVerdict::BUILT_IN && other.ceiling < self.ceiling {
+            self.ceiling = other.ceiling;
+            self.effective = self.effective.min(other.ceiling);
+            self.clamped = self.asked.is_some_and(|asked| asked > other.ceiling);
+            self.from.clone_from(&other.from);
+        }
+    }
+
     /// Who set the ceiling, in words for people.
     pub fn set_by(&self) -> &str {
         if self.from == LimitVerdict::BUILT_IN {

@@ -79,6 +79,10 @@ impl Owner {
     pub fn principal(&self) -> &str {
         &self.principal
     }
+
+    pub fn caller(&self) -> &str {
+        &self.caller
+    }
 }
 
 impl From<&Rights> for Owner {

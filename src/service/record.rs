@@ -21,7 +21,7 @@ use super::{output, runlog};
 use crate::base::files::Stamp;
 use crate::base::mask::{HIDDEN, Hidden, Mask};
 use crate::base::text::{self, cut as cut_to};
-use crate::base::{lock, millis};
+use crate::base::{lock, millis, sha256_hex};
 use crate::egress::Traffic;
 use crate::manifest::{Handler, Language};
 use crate::quantity::Limit;
@@ -232,6 +232,19 @@ impl CallRecord {
 
     pub fn brings(&mut self, files: &[FileRecord]) {
         self.brought = files.to_vec();
+    }
+
+    /// It is the record of an output that the client of this call submits.
+    pub fn takes_output(&mut self, call: &str, output: &str) {
+        self.ran = true;
+        self.line.parent = Some(call.to_owned());
+        self.brought = vec![FileRecord {
+            name: "output".to_owned(),
+            bytes: output.len() as u64,
+            sha256: sha256_hex(output.as_bytes()),
+        }];
+        let words = "the output of its parent, which the client ran";
+        self.notes.all.push(words.to_owned());
     }
 
     /// Records the final confinement of the call.

@@ -6,7 +6,7 @@ use super::client_call::ClientCall;
 use super::output::{self, Questions};
 use super::quota;
 use super::redaction::Redaction;
-use crate::base::mask::Hidden;
+use crate::base::mask::{Hidden, Mask};
 use crate::base::text::{printable, printable_block};
 use crate::egress::Traffic;
 use crate::executor::StoredFile;
@@ -173,6 +173,12 @@ pub struct Delivery {
     pub slot: Option<Arc<quota::Slot>>,
 }
 
+/// The arguments of a call, secrets hidden, and what hides its secrets elsewhere.
+pub struct ShownArguments {
+    pub text: String,
+    pub hides: Mask,
+}
+
 /// SHA-256 of what the call ran with; `None` where there was none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Digests {
@@ -214,9 +220,13 @@ impl Report {
         }
     }
 
-    /// The arguments as records show them, secrets hidden.
-    pub fn arguments(&self) -> String {
-        self.delivery.redaction.arguments()
+    /// The arguments as records show them.
+    pub fn arguments(&self) -> ShownArguments {
+        let redaction = &self.delivery.redaction;
+        ShownArguments {
+            text: redaction.arguments(),
+            hides: redaction.mask.clone(),
+        }
     }
 
     /// The report of a call of which only the failure is known.

@@ -7,7 +7,7 @@ mod runs;
 
 /// Tools of every kind that a client runs: `own:function`, `own:sql`, `own:grammar`, `own:local`,
 /// `own:shell`.
-fn client_tools(playground: &Playground) {
+pub fn client_tools(playground: &Playground) {
     let grammar = |syntax: &str, definition: &str| json!({"type": "grammar", "syntax": syntax, "definition": definition});
     let secret = json!({"type": "object", "required": ["place"], "properties": {
         "place": {"type": "string", "description": "d"},

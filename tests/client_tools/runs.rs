@@ -186,6 +186,90 @@ fn a_stored_run_outlives_its_host_for_its_owner_alone() {
     web.get(&path, &[&scene.alice]).is(404, refused);
 }
 
+/// What a client submits is stored without the secrets of the calls, and has a record.
+#[test]
+fn submitted_outputs_are_recorded_and_a_run_tells_how_it_goes_on() {
+    let scene = Scene::new();
+    let web = scene.serve();
+    let mut body = mixed();
+    body["store"] = json!(true);
+    let id = id_of(&begin(&web, &scene.alice, &body));
+    let path = format!("/v1/runs/{id}/submit_tool_outputs");
+    let outputs = [
+        output("call_1", "{\"said\": \"hunter2hunter2\"}"),
+        output("call_3", "hunter2hunter2"),
+    ];
+    let body = json!({"tool_outputs": outputs, "stream": true});
+    let told = web.ask("POST", &path, &[&scene.alice], &body.to_string());
+    let body = told.body.strip_suffix("data: [DONE]\n\n").unwrap();
+    let events = crate::http::calls::events(body);
+    let names: Vec<&str> = events.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(
+        names,
+        [
+            "thread.run.step.completed",
+            "thread.run.step.completed",
+            "thread.run.queued",
+            "thread.run.in_progress",
+            "thread.run.completed"
+        ]
+    );
+    assert_eq!(events[1].1["output"], "hunter2hunter2");
+    assert_eq!(events[2].1["status"], "queued");
+    let run = web.get(&format!("/v1/runs/{id}"), &[&scene.alice]).json();
+    assert_eq!(events[4].1, run);
+    let text = stored(&scene);
+    assert!(text.contains("call_3") && !text.contains("hunter2"));
+    let records = scene.playground.records();
+    let submitted = records
+        .iter()
+        .filter(|it| it["files"][0]["name"] == "output");
+    let submitted: Vec<&Value> = submitted.collect();
+    let digest = toolhost::base::sha256_hex(b"hunter2hunter2");
+    assert_eq!(
+        (submitted.len(), &submitted[1]["files"][0]["sha256"]),
+        (2, &json!(digest))
+    );
+    for record in submitted {
+        let parent = records.iter().find(|it| it["call"] == record["parent"]);
+        let parent = parent.unwrap();
+        assert_eq!(
+            (&parent["tool"], &parent["outcome"], &record["user"]),
+            (&record["tool"], &json!("requires_action"), &json!("alice"))
+        );
+    }
+    let verified = scene.playground.cli(&["log", "verify"]);
+    assert_eq!(verified.code, Some(0), "{verified:?}");
+}
+
+#[test]
+fn a_cancelled_run_ends_its_calls() {
+    let scene = Scene::new();
+    crate::http::sleeper(&scene.playground);
+    let web = scene.serve();
+    let body = json!({"store": true, "calls": [
+        {"id": "a", "name": "esc__add", "arguments": {"a": 1, "b": 2}},
+        {"id": "b", "name": "esc__sleep", "arguments": {}}]});
+    std::thread::scope(|scope| {
+        let begun = scope.spawn(|| begin(&web, &scene.alice, &body));
+        scene.playground.runs("user_scripts/sleep/main.py", 1);
+        wait_for("the first has ended", || {
+            scene.playground.records().len() == 1
+        });
+        let runs = web.get("/v1/runs", &[&scene.alice]).json();
+        let path = format!("/v1/runs/{}", runs["runs"][0]["id"].as_str().unwrap());
+        let cancelled = web.ask("POST", &format!("{path}/cancel"), &[&scene.alice], "");
+        assert_eq!(cancelled.json()["status"], "cancelling");
+        let run = begun.join().unwrap().json();
+        assert_eq!(run["status"], "cancelled", "{run}");
+        let output = run["steps"][1]["output"].as_str().unwrap();
+        assert!(output.contains("CancelledError"), "{output}");
+        assert_eq!(run["steps"][0]["output"], "{\"sum\":3}");
+        assert_eq!(web.get(&path, &[&scene.alice]).json(), run);
+    });
+    scene.playground.runs("user_scripts/sleep/main.py", 0);
+}
+
 #[test]
 fn a_run_can_be_cancelled_and_then_takes_nothing() {
     let scene = Scene::new();
@@ -316,6 +400,9 @@ fn runs_that_wait_are_bounded_and_take_no_slot() {
     // Of one principal alone, and calls go on.
     let sum = json!({"a": 1, "b": 2});
     web.call("esc:add", &sum, &[&scene.alice]).is(200, "none");
+    let later = "Prefer: respond-async";
+    web.call("esc:add", &sum, &[&scene.alice, later])
+        .is(429, "RateLimitError");
     let own = json!({"calls": waits["calls"], "tools": [{"type": "local_shell"}]});
     begin(&web, &scene.bob, &own).is(200, "none");
     let runs = web.get("/v1/runs", &[&scene.alice]).json();

@@ -235,6 +235,12 @@ fn a_script_shows_pictures_searches_and_events_of_its_own() {
             + "print('{\"results\": [{\"file_id\": \"f1\", \"filename\": \"a.txt\", \"score\": 0.5, \"text\": \"Sirius\"}]}')\n";
         it.tool("searches", "python", &search, json!({}));
         it.tool(
+            "answers",
+            "python",
+            &search,
+            json!({"presentation": {"final": true}}),
+        );
+        it.tool(
             "custom",
             "python",
             &(says(r#"{"event": {"custom": {"step": 1}}}"#) + "print(2)\n"),
@@ -308,6 +314,10 @@ fn a_script_shows_pictures_searches_and_events_of_its_own() {
             &json!([{"file_id": "f1", "filename": "a.txt", "score": 0.5, "text": "Sirius", "attributes": {}}])
         )
     );
+    // A final tool that searches answers with its text.
+    let (_, item) = run("esc:answers");
+    let text = item["content"][0]["text"].as_str().unwrap();
+    assert!(text.contains("Sirius"), "{item}");
     let (lines, item) = run("esc:custom");
     assert_eq!(
         (&*lines[4], &item["output"]),

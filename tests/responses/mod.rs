@@ -4,9 +4,11 @@ mod batches;
 mod models;
 mod random;
 mod shapes;
+mod stored;
 
 use crate::http::{Reply, Web, calls::events};
 use crate::prelude::*;
+use std::sync::LazyLock;
 
 pub type Events = Vec<(String, Value)>;
 
@@ -21,13 +23,50 @@ pub fn told(reply: &Reply) -> Events {
     events(body.unwrap_or_else(|| panic!("no end: {reply:?}")))
 }
 
-/// Holds a stream to the rules, and returns the response at its end.
+/// A schema for each type of event, item and tool: `open_responses.json` says whose.
+static SCHEMAS: LazyLock<BTreeMap<String, jsonschema::Validator>> = LazyLock::new(|| {
+    let all: Value = serde_json::from_str(include_str!("open_responses.json")).unwrap();
+    let mut schemas = BTreeMap::new();
+    for family in ["events", "items", "tools"] {
+        for (kind, schema) in all[family].as_object().unwrap() {
+            let mut schema = schema.clone();
+            schema["$defs"] = all["$defs"].clone();
+            let validator = jsonschema::validator_for(&schema).unwrap();
+            schemas.insert(format!("{family} {kind}"), validator);
+        }
+    }
+    schemas
+});
+
+/// Holds a value to the schema of its type, where that is not this host's own.
+fn fits(family: &str, value: &Value) {
+    let kind = value["type"].as_str().unwrap();
+    if kind.starts_with("toolhost:") {
+        return;
+    }
+    let schema = SCHEMAS.get(&format!("{family} {kind}"));
+    let schema = schema.unwrap_or_else(|| panic!("{family} know no {kind}"));
+    let faults: Vec<String> = schema
+        .iter_errors(value)
+        .map(|fault| format!("{}: {fault}", fault.instance_path()))
+        .collect();
+    assert!(faults.is_empty(), "{kind}: {faults:?} in {value}");
+}
+
+/// Holds a stream to the rules and its events to their schemas, and returns the response at its end.
 pub fn check(told: &Events) -> Value {
     let names: Vec<&str> = told.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names[..2], ["response.created", "response.in_progress"]);
     let (mut open, mut done): (Option<String>, Vec<Value>) = (None, Vec::new());
     let (mut ids, mut texts) = (BTreeSet::new(), BTreeMap::<String, String>::new());
     for (at, (name, data)) in told.iter().enumerate() {
+        fits("events", data);
+        let output = data["response"]["output"].as_array().into_iter().flatten();
+        output
+            .chain(data.get("item"))
+            .for_each(|item| fits("items", item));
+        let tools = data["response"]["tools"].as_array().into_iter().flatten();
+        tools.for_each(|tool| fits("tools", tool));
         assert_eq!(
             (&data["type"], &data["sequence_number"]),
             (&json!(name), &json!(at))

@@ -9,7 +9,7 @@ const KEY: &str = "sk-test-0123456789abcdef";
 
 /// What the server says to one request.
 #[derive(Clone)]
-enum Said {
+pub(super) enum Said {
     /// These bytes after a good head, and then the end.
     Stream(String),
     /// The same, and then nothing.
@@ -19,13 +19,13 @@ enum Said {
 }
 
 /// A server on a port of its own. It says its script, of which the last line repeats.
-struct Model {
+pub(super) struct Model {
     port: u16,
     heard: Arc<Mutex<Vec<(String, Value)>>>,
 }
 
 impl Model {
-    fn new(script: Vec<Said>) -> Model {
+    pub(super) fn new(script: Vec<Said>) -> Model {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let heard = Arc::new(Mutex::new(Vec::new()));
@@ -44,7 +44,7 @@ impl Model {
         Model { port, heard }
     }
 
-    fn heard(&self) -> Vec<(String, Value)> {
+    pub(super) fn heard(&self) -> Vec<(String, Value)> {
         self.heard.lock().unwrap().clone()
     }
 
@@ -56,7 +56,7 @@ impl Model {
     }
 
     /// The same for callers with these names, and the header of each.
-    fn host_for<const N: usize>(
+    pub(super) fn host_for<const N: usize>(
         &self,
         names: [&str; N],
         tools: impl FnOnce(&Playground),
@@ -68,7 +68,11 @@ impl Model {
     }
 
     /// And the path of its configuration.
-    fn playground(&self, tools: impl FnOnce(&Playground), more: &str) -> (Playground, String) {
+    pub(super) fn playground(
+        &self,
+        tools: impl FnOnce(&Playground),
+        more: &str,
+    ) -> (Playground, String) {
         let playground = Playground::new(Who::ours(), "/var/tmp");
         tools(&playground);
         playground.settle();
@@ -134,7 +138,7 @@ fn answer(mut stream: TcpStream, said: &Said) {
     }
 }
 
-fn chunk(delta: &Value, finish: Option<&str>) -> String {
+pub(super) fn chunk(delta: &Value, finish: Option<&str>) -> String {
     let chunk = json!({"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]});
     format!("data: {chunk}\n\n")
 }
@@ -142,7 +146,7 @@ fn chunk(delta: &Value, finish: Option<&str>) -> String {
 const DONE: &str = "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":10,\"completion_tokens\":5}}\n\ndata: [DONE]\n\n";
 
 /// These words, one after the other.
-fn says(words: &[&str]) -> Said {
+pub(super) fn says(words: &[&str]) -> Said {
     let words: String = words
         .iter()
         .map(|word| chunk(&json!({"content": word}), None))
@@ -151,7 +155,7 @@ fn says(words: &[&str]) -> Said {
 }
 
 /// These calls, all with the same id.
-fn asks(calls: &[(&str, Value)]) -> Said {
+pub(super) fn asks(calls: &[(&str, Value)]) -> Said {
     let calls = calls.iter().enumerate().map(|(at, (name, arguments))| {
         let function = json!({"name": name, "arguments": arguments.to_string()});
         chunk(
@@ -162,7 +166,7 @@ fn asks(calls: &[(&str, Value)]) -> Said {
     Said::Stream(calls.collect::<String>() + &chunk(&json!({}), Some("tool_calls")) + DONE)
 }
 
-fn body(input: Value) -> Value {
+pub(super) fn body(input: Value) -> Value {
     json!({"model": "tiny", "input": input, "stream": true})
 }
 
@@ -697,165 +701,6 @@ fn the_examples_of_the_page_run() {
         let line: Value = serde_json::from_str(line.strip_prefix("@toolhost ").unwrap()).unwrap();
         serde_json::from_value::<toolhost::executor::Showing>(line["event"].clone()).unwrap();
     }
-}
-
-/// `store`: a response goes on without its client, is read again from any event, continued,
-/// cancelled and deleted, each by its owner alone.
-#[test]
-fn a_stored_response_is_its_owners_until_it_is_deleted() {
-    let long = Said::Stalls(chunk(&json!({"content": "x".repeat(200)}), None));
-    let model = Model::new(vec![
-        asks(&[
-            ("esc__add", json!({"a": 1, "b": 2})),
-            ("weather", json!({"city": "Ulm"})),
-        ]),
-        says(&["sunny"]),
-        long,
-    ]);
-    let (_playground, web, [alice, bob]) = model.host_for(["alice", "bob"], adder);
-    let ask = |method: &str, path: &str, who: &str, body: &str| web.ask(method, path, &[who], body);
-    let mut asked = body(json!("weather?"));
-    asked["store"] = json!(true);
-    asked["tools"] = json!([{"type": "function", "name": "weather"}]);
-    let first = told(&ask("POST", "/v1/responses", &alice, &asked.to_string()));
-    let response = check(&first);
-    let path = format!("/v1/responses/{}", response["id"].as_str().unwrap());
-    assert_eq!(ask("GET", &path, &alice, "").json(), response);
-    for from in [0, 3, first.len() - 1] {
-        let rest = told(&ask(
-            "GET",
-            &format!("{path}?stream=true&starting_after={from}"),
-            &alice,
-            "",
-        ));
-        assert_eq!(rest, first[from + 1..], "from {from}");
-    }
-    assert_eq!(
-        told(&ask("GET", &format!("{path}?stream=true"), &alice, "")),
-        first
-    );
-    for (method, path) in [
-        ("GET", path.clone()),
-        ("DELETE", path.clone()),
-        ("POST", format!("{path}/cancel")),
-    ] {
-        assert_eq!(ask(method, &path, &bob, "").status, 404, "{method} {path}");
-    }
-    // What the client ran comes first; then it goes on where it was.
-    let call = &response["output"][1]["call_id"];
-    let mut next = json!({"model": "tiny", "previous_response_id": response["id"], "input": "and?", "stream": true});
-    ask("POST", "/v1/responses", &alice, &next.to_string())
-        .is(400, "ParameterValidationError: No tool output found");
-    next["input"] =
-        json!([{"type": "function_call_output", "call_id": call, "output": "18 degrees"}]);
-    ask("POST", "/v1/responses", &bob, &next.to_string())
-        .is(400, "ParameterValidationError: previous_response_id");
-    let second = check(&told(&ask(
-        "POST",
-        "/v1/responses",
-        &alice,
-        &next.to_string(),
-    )));
-    assert_eq!(second["output"][0]["content"][0]["text"], "sunny");
-    let heard = model.heard();
-    let roles: Vec<&str> = heard[1].1["messages"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|it| it["role"].as_str().unwrap())
-        .collect();
-    assert_eq!(roles, ["user", "assistant", "tool", "tool"]);
-    assert_eq!(heard[1].1["messages"][3]["content"], "18 degrees");
-    // Its client leaves, and it goes on until it is cancelled.
-    asked["input"] = json!("long");
-    let request = crate::http::request(
-        "POST",
-        "/v1/responses",
-        &web.address,
-        &[&alice],
-        &asked.to_string(),
-    );
-    let mut stream = web.connect();
-    stream.write_all(request.as_bytes()).unwrap();
-    let seen = crate::http::heard(&mut stream, "output_text.delta");
-    drop(stream);
-    let (_, id) = seen.split_once("\"id\":\"resp_").unwrap();
-    let path = format!("/v1/responses/resp_{}", id.split('"').next().unwrap());
-    let now = ask("GET", &path, &alice, "").json();
-    assert_eq!(now["status"], "in_progress", "{now}");
-    let cancelled = ask("POST", &format!("{path}/cancel"), &alice, "{}").json();
-    assert_eq!(
-        (&cancelled["status"], &cancelled["error"]["code"]),
-        (&json!("failed"), &json!("CancelledError"))
-    );
-    let events = told(&ask("GET", &format!("{path}?stream=true"), &alice, ""));
-    assert_eq!(check(&events)["output"][0]["status"], "incomplete");
-    assert_eq!(ask("DELETE", &path, &alice, "").json()["deleted"], true);
-    assert_eq!(ask("GET", &path, &alice, "").status, 404);
-}
-
-/// What continues a stored response is charged for all that it pulls in, before that is read.
-#[test]
-fn short_requests_cannot_fill_the_memory_with_what_they_continue() {
-    let stalls = Said::Stalls(chunk(&json!({"content": "hm"}), None));
-    let model = Model::new(vec![says(&["yes"]), says(&["yes"]), stalls]);
-    let (_playground, web, [alice]) = model.host_for(["alice"], |_| {});
-    let ask = |body: &Value| web.ask("POST", "/v1/responses", &[&alice], &body.to_string());
-    let store = |x: Value| {
-        let item = json!({"role": "user", "content": "go", "x": x});
-        let body = json!({"model": "tiny", "input": [item], "store": true});
-        let stored = ask(&body).json();
-        assert_eq!(stored["status"], "completed", "{stored}");
-        stored["id"].clone()
-    };
-    let [small, large] = [json!([0]), json!(vec![0; 1_500_000])].map(store);
-    let go_on = |id: &Value| json!({"model": "tiny", "input": "on", "previous_response_id": id, "stream": true});
-    let mut begun = Vec::new();
-    let refused = loop {
-        let (mut stream, body) = (web.connect(), go_on(&large).to_string());
-        let request = crate::http::request("POST", "/v1/responses", &web.address, &[&alice], &body);
-        stream.write_all(request.as_bytes()).unwrap();
-        let seen = crate::http::heard(&mut stream, "\r\n\r\n");
-        if !seen.starts_with("HTTP/1.1 200") {
-            break seen;
-        }
-        begun.push(stream);
-        assert!(begun.len() < 12, "no end");
-    };
-    assert!(refused.starts_with("HTTP/1.1 429"), "{refused}");
-    assert!(!begun.is_empty());
-    let mut stream = web.connect();
-    let body = go_on(&small).to_string();
-    let request = crate::http::request("POST", "/v1/responses", &web.address, &[&alice], &body);
-    stream.write_all(request.as_bytes()).unwrap();
-    let seen = crate::http::heard(&mut stream, "\r\n\r\n");
-    assert!(seen.starts_with("HTTP/1.1 200"), "control: {seen}");
-}
-
-/// A stored response has an end that always has room.
-#[test]
-fn a_response_without_room_says_so() {
-    let long = "x".repeat(200_000);
-    let model = Model::new(vec![says(&[long.as_str(); 38])]);
-    let (_playground, web, [alice]) = model.host_for(["alice"], |_| {});
-    let ask = |method: &str, path: &str, body: &str| web.ask(method, path, &[&alice], body);
-    let mut body = json!({"model": "tiny", "input": "go"});
-    let whole = ask("POST", "/v1/responses", &body.to_string()).json();
-    assert_eq!(whole["status"], "completed", "control");
-    body["store"] = json!(true);
-    let failed = ask("POST", "/v1/responses", &body.to_string()).json();
-    assert_eq!(
-        (&failed["status"], &failed["error"]["code"]),
-        (&json!("failed"), &json!("ResourceLimitError"))
-    );
-    let path = format!("/v1/responses/{}", failed["id"].as_str().unwrap());
-    assert_eq!(ask("GET", &path, "").json(), failed);
-    let events = told(&ask("GET", &format!("{path}?stream=true"), ""));
-    for (at, (_, data)) in events.iter().enumerate() {
-        assert_eq!(data["sequence_number"], at);
-    }
-    let (name, data) = events.last().unwrap();
-    assert_eq!((&**name, &data["response"]), ("response.failed", &failed));
 }
 
 /// What the official clients accumulate from the events is what the host says at the end.

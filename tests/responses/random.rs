@@ -6,7 +6,9 @@ use serde_json::json;
 use toolhost::executor::{ImageStage, Showing, ToolAnswer};
 use toolhost::fault::{Fault, Kind};
 use toolhost::service::{CallResult, Report};
-use toolhost::transport::responses::{Ended, ResponseStatus, Step, Stream, Telling, ToolCall};
+use toolhost::transport::responses::{
+    Ended, ResponseStatus, Step, Stream, Telling, ToolCall, head,
+};
 
 #[derive(Clone, Debug)]
 struct Act {
@@ -65,7 +67,7 @@ async fn run(acts: &[Act]) -> Stream {
         ..ToolCall::default()
     });
     let calls: Vec<ToolCall> = calls.collect();
-    let mut stream = Stream::new(json!({"id": "resp_1"}));
+    let mut stream = Stream::new(head("m"));
     let mut telling = Telling::new(calls.clone());
     for (call, act) in calls.iter().zip(acts).rev() {
         let shown = [Step::Begins].into_iter().chain(act.steps.clone());

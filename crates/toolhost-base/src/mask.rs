@@ -13,6 +13,7 @@ use aho_corasick::automaton::{Automaton, StateID};
 use aho_corasick::nfa::contiguous::NFA;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -114,7 +115,7 @@ impl Mask {
         self.bytes > MAX_SECRETS_BYTES
     }
 
-    fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.bytes == 0 && self.short.is_empty()
     }
 
@@ -192,6 +193,16 @@ impl Mask {
     pub fn answer(&self, json: &str, host: &Mask, joins: bool) -> Option<String> {
         self.document(json, host, Strings::Values { joined: joins }, false)
             .unwrap_or_else(|| Some(format!("\"{HIDDEN}\"")))
+    }
+
+    /// A text that may be a JSON document, with every secret hidden that is complete in it.
+    pub fn text_or_document(&self, text: &str) -> String {
+        let may_be = text.starts_with(['{', '[']);
+        if may_be && serde_json::from_str::<IgnoredAny>(text).is_ok() {
+            let hidden = self.answer(text, &Mask::default(), false);
+            return hidden.unwrap_or_else(|| text.to_owned());
+        }
+        self.whole(text)
     }
 
     /// A JSON text for a person, with the name of each secret in its place.

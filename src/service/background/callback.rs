@@ -50,7 +50,6 @@ pub(super) async fn keep(background: Weak<Background>, mut changed: watch::Recei
         let now = Timestamp::now();
         changed.mark_unchanged();
         me.forget(now).await;
-        me.forget_runs(now).await;
         let mut wait = SWEEP_INTERVAL;
         for job in me.untold() {
             if under_way.contains(&job.id) {
@@ -93,16 +92,21 @@ fn delivery_fault(words: impl Into<String>, person: impl Into<String>) -> Fault 
 
 impl Background {
     fn untold(&self) -> Vec<Job> {
-        lock(&self.jobs)
-            .iter()
+        lock(&self.kept)
+            .jobs()
             .filter(|open| open.job.has_pending_callback())
             .map(|open| open.job.clone())
             .collect()
     }
 
-    /// Removes expired results.
-    async fn forget(&self, now: Timestamp) {
-        let gone = lock(&self.jobs).expire(now);
+    /// Ends what waited too long, and removes what is kept no longer.
+    pub(super) async fn forget(&self, now: Timestamp) {
+        let gone = lock(&self.kept).expire(now);
+        self.forget_kept(gone).await;
+    }
+
+    /// Removes what is kept no longer from the disk.
+    pub(super) async fn forget_kept(&self, gone: Vec<String>) {
         if !gone.is_empty() {
             // What this leaves on the disk is removed at the next opening.
             let _ = self
@@ -163,7 +167,7 @@ impl Background {
             shown: callback,
             next,
         });
-        lock(&self.jobs).change(&job.id, |open| open.job = job.clone());
+        lock(&self.kept).change(&job.id, |open| open.job = job.clone());
         if let Err(why) = self
             .write(Change {
                 put: vec![job],

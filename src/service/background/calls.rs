@@ -3,10 +3,9 @@
 //! Neither arguments nor secrets reach the disk. After its host ended, no call is reported as
 //! running.
 
-use super::jobs::{Callback, CallbackState, Delivery, Job, Jobs};
-use super::run::Run;
-use super::run_table::Runs;
-use super::store::{Change, JobStore};
+use super::jobs::{Callback, CallbackState, Delivery, Job, Open};
+use super::store::{Change, JobStore, StoredRows};
+use super::table::{Kept, KeptTable, OpenRun};
 use crate::base::json::Text;
 use crate::base::lock;
 use crate::base::text::{self, VisibleJson};
@@ -42,11 +41,12 @@ pub struct Background {
     pub service: Arc<Service>,
     /// `host:port` of the operator's proxy.
     pub(super) proxy: Option<String>,
-    pub(super) jobs: Mutex<Jobs>,
-    pub(super) runs: tokio::sync::Mutex<Runs>,
+    pub(super) kept: Mutex<KeptTable>,
+    /// Held while a run changes its state, in memory and on the disk.
+    pub(super) runs: tokio::sync::Mutex<()>,
     /// `None`: the store could not be opened or written. It is opened at its next use.
     store: tokio::sync::Mutex<Option<Arc<JobStore>>>,
-    /// The store was open before, so `jobs` has all that is in it.
+    /// The store was open before, so `kept` has all that is in it.
     loaded: AtomicBool,
     /// Notified at the end of each call.
     pub(super) changed: watch::Sender<()>,
@@ -130,13 +130,12 @@ impl Background {
         store: Option<JobStore>,
     ) -> Arc<Background> {
         let (alive, over) = mpsc::channel(1);
-        let jobs = Mutex::new(Jobs::new(service.limiter.clone()));
-        let runs = tokio::sync::Mutex::new(Runs::new(service.limiter.clone()));
+        let kept = Mutex::new(KeptTable::new(service.limiter.clone()));
         Arc::new(Background {
             service,
             proxy,
-            jobs,
-            runs,
+            kept,
+            runs: tokio::sync::Mutex::default(),
             loaded: AtomicBool::new(store.is_some()),
             store: tokio::sync::Mutex::new(store.map(Arc::new)),
             changed: watch::Sender::default(),
@@ -170,7 +169,9 @@ impl Background {
         let Some(alive) = lock(&self.alive).clone() else {
             return Err(stopped());
         };
-        let (gone, cancel) = lock(&self.jobs).admit(job.clone())?;
+        let open = Open::new(job.clone());
+        let cancel = open.cancel.clone();
+        let gone = lock(&self.kept).put(&job.id, Kept::Job(open))?;
         let (begun, receipt) = oneshot::channel();
         let me = self.clone();
         tokio::spawn(async move {
@@ -184,7 +185,7 @@ impl Background {
                 })
                 .await
             {
-                lock(&me.jobs).remove(&job.id);
+                lock(&me.kept).remove(&job.id);
                 let message = "The call was refused: it could not be stored.";
                 let _ = begun.send(Err(Fault::new(Kind::InternalError, message)
                     .person(why)
@@ -275,8 +276,8 @@ impl Background {
         let mut fault = report.outcome.fault().cloned();
         let mut text = render(report, label).await;
         let gone = {
-            let mut jobs = lock(&self.jobs);
-            let (gone, fits) = jobs.room(&job, text.len());
+            let mut kept = lock(&self.kept);
+            let (gone, fits) = kept.charge(&job.id, text.len());
             if !fits {
                 let words = "This call ended, and there was no room to keep its outcome.";
                 let large = Fault::new(Kind::ResourceLimitError, words);
@@ -287,7 +288,7 @@ impl Background {
                 fault = Some(large);
             }
             job.bytes = text.len();
-            jobs.change(&job.id, |open| open.job.bytes = job.bytes);
+            kept.change(&job.id, |open| open.job.bytes = job.bytes);
             gone
         };
         over(&mut job, fault.as_ref());
@@ -305,7 +306,7 @@ impl Background {
                 is not stored: {why}");
         }
         let id = job.id.clone();
-        lock(&self.jobs).change(&id, |open| {
+        lock(&self.kept).change(&id, |open| {
             (open.job, open.unkept) = (job, kept.err().map(|_| text))
         });
         self.changed.send_replace(());
@@ -313,8 +314,8 @@ impl Background {
 
     /// The receipt of a call of this caller (`Catalog::who`), or of any call for an operator.
     pub fn receipt(&self, who: &Caller, id: &str) -> Option<Receipt> {
-        let job = lock(&self.jobs)
-            .get(id)
+        let job = lock(&self.kept)
+            .job(id)
             .filter(|open| is_for(who, &open.job))
             .map(|open| open.job.clone())?;
         let open = if job.ended.is_none() {
@@ -327,8 +328,8 @@ impl Background {
 
     /// All receipts that `receipt` would give this caller, the oldest first.
     pub fn receipts(&self, who: &Caller) -> Vec<Receipt> {
-        let own: Vec<Job> = lock(&self.jobs)
-            .iter()
+        let own: Vec<Job> = lock(&self.kept)
+            .jobs()
             .filter(|open| is_for(who, &open.job))
             .map(|open| open.job.clone())
             .collect();
@@ -348,8 +349,8 @@ impl Background {
     /// it has not taken; the oldest first.
     pub fn unobserved(&self, who: &Caller) -> Vec<Receipt> {
         let who = Caller::named(&who.user);
-        let jobs = lock(&self.jobs);
-        let ended = jobs.iter().map(|open| &open.job).filter(|job| {
+        let kept = lock(&self.kept);
+        let ended = kept.jobs().map(|open| &open.job).filter(|job| {
             job.ended.is_some() && job.observation == Some(Delivery::Pending) && is_for(&who, job)
         });
         ended.map(|job| Receipt::new(job, None)).collect()
@@ -378,13 +379,13 @@ impl Background {
 
     /// Changes the state of an observation, if it is `from`.
     fn mark(&self, id: &str, from: Delivery, to: Delivery) -> Option<Job> {
-        let mut jobs = lock(&self.jobs);
-        let observation = jobs.get(id)?.job.observation.as_ref();
+        let mut kept = lock(&self.kept);
+        let observation = kept.job(id)?.job.observation.as_ref();
         if observation != Some(&from) {
             return None;
         }
-        jobs.change(id, |open| open.job.observation = Some(to));
-        Some(jobs.get(id)?.job.clone())
+        kept.change(id, |open| open.job.observation = Some(to));
+        Some(kept.job(id)?.job.clone())
     }
 
     /// Like `receipt`, but waits until the call has ended, at most this long.
@@ -393,8 +394,8 @@ impl Background {
         let over = async {
             loop {
                 changed.mark_unchanged();
-                let runs = lock(&self.jobs)
-                    .get(id)
+                let runs = lock(&self.kept)
+                    .job(id)
                     .is_some_and(|open| is_for(who, &open.job) && open.job.ended.is_none());
                 if !runs || changed.changed().await.is_err() {
                     return;
@@ -407,16 +408,16 @@ impl Background {
 
     /// How large the result of a call is, bytes.
     pub fn size(&self, id: &str) -> usize {
-        lock(&self.jobs).get(id).map_or(0, |open| open.job.bytes)
+        lock(&self.kept).job(id).map_or(0, |open| open.job.bytes)
     }
 
     /// The outcome of a call that ended, as JSON for its caller (docs/CALLS.md). `None`: open, or
     /// unknown.
     pub async fn result(&self, who: &Caller, id: &str) -> Result<Option<String>, Fault> {
         {
-            let jobs = lock(&self.jobs);
-            match jobs
-                .get(id)
+            let kept = lock(&self.kept);
+            match kept
+                .job(id)
                 .filter(|open| is_for(who, &open.job) && open.job.ended.is_some())
             {
                 None => return Ok(None),
@@ -438,7 +439,7 @@ impl Background {
             .unwrap_or_else(|e| Err(e.to_string()))
             .map_err(failed)?;
         match text {
-            None if lock(&self.jobs).get(id).is_some() => {
+            None if lock(&self.kept).has(id) => {
                 Err(failed("the store does not have it".to_owned()))
             }
             text => Ok(text),
@@ -447,14 +448,14 @@ impl Background {
 
     /// Cancels a call that has not ended. False: this caller has no such call.
     pub fn cancel(&self, who: &Caller, id: &str) -> bool {
-        let jobs = lock(&self.jobs);
-        let open = jobs
-            .get(id)
+        let kept = lock(&self.kept);
+        let open = kept
+            .job(id)
             .filter(|open| is_for(who, &open.job) && open.job.ended.is_none());
         let Some(cancel) = open.map(|open| open.cancel.clone()) else {
             return false;
         };
-        drop(jobs);
+        drop(kept);
         // Otherwise the call has not entered the pipeline yet.
         if !self.service.calls.cancel(who, id) {
             cancel.cancel();
@@ -463,9 +464,9 @@ impl Background {
     }
 
     pub fn kept(&self) -> JobCounts {
-        let jobs = lock(&self.jobs);
+        let kept = lock(&self.kept);
         let count =
-            |which: &dyn Fn(&Job) -> bool| jobs.iter().filter(|open| which(&open.job)).count();
+            |which: &dyn Fn(&Job) -> bool| kept.jobs().filter(|open| which(&open.job)).count();
         JobCounts {
             open: count(&|job| job.ended.is_none()),
             ended: count(&|job| job.ended.is_some()),
@@ -488,14 +489,8 @@ impl Background {
         self.store().await.map(drop).map_err(unread)
     }
 
-    async fn store(&self) -> Result<Arc<JobStore>, String> {
+    pub(super) async fn store(&self) -> Result<Arc<JobStore>, String> {
         self.open_or_get(Duration::ZERO).await
-    }
-
-    pub(super) async fn stored_runs(&self) -> Result<Vec<Run>, String> {
-        let store = self.store().await?;
-        let read = tokio::task::spawn_blocking(move || store.runs()).await;
-        read.unwrap_or_else(|e| Err(e.to_string()))
     }
 
     /// A store that cannot be written is closed, and opened again at its next use.
@@ -523,30 +518,23 @@ impl Background {
         let opened = tokio::task::spawn_blocking(move || open_store(&log, patience, loaded)).await;
         let (opened, found) = opened.unwrap_or_else(|e| Err(e.to_string()))?;
         let (gone, unkept) = {
-            let mut jobs = lock(&self.jobs);
-            let (known, new): (Vec<Job>, Vec<Job>) = found
-                .into_iter()
-                .partition(|job| jobs.get(&job.id).is_some());
-            // A job in the store and not in memory was removed while the store could not be
-            // written.
-            let mut gone: Vec<String> = new
-                .iter()
-                .filter(|_| loaded)
-                .map(|job| job.id.clone())
-                .collect();
-            new.into_iter()
-                .filter(|_| !loaded)
-                .for_each(|job| jobs.load(job));
-            gone.extend(jobs.expire(Timestamp::now()));
-            let changed = known
-                .iter()
-                .filter_map(|job| jobs.get(&job.id).filter(|open| open.job != *job));
-            (
-                gone,
-                changed
-                    .map(|open| (open.job.clone(), open.unkept.clone()))
-                    .collect::<Vec<_>>(),
-            )
+            let mut kept = lock(&self.kept);
+            let StoredRows {
+                jobs,
+                runs,
+                responses,
+            } = found;
+            let changed = jobs.iter().filter_map(|job| {
+                let open = kept.job(&job.id).filter(|open| open.job != *job)?;
+                Some((open.job.clone(), open.unkept.clone()))
+            });
+            let changed: Vec<_> = changed.collect();
+            let jobs = jobs.into_iter().map(Open::new).map(Kept::Job);
+            let runs = runs.into_iter().map(OpenRun::new).map(Kept::Run);
+            let responses = responses.into_iter().map(Arc::new).map(Kept::Response);
+            let mut gone = kept.load(jobs.chain(runs).chain(responses), loaded);
+            gone.extend(kept.expire(Timestamp::now()));
+            (gone, changed)
         };
         let opened = Arc::new(opened);
         write(
@@ -569,7 +557,7 @@ impl Background {
                 },
             )
             .await?;
-            lock(&self.jobs).change(&id, |open| open.unkept = None);
+            lock(&self.kept).change(&id, |open| open.unkept = None);
         }
         self.loaded.store(true, Ordering::Relaxed);
         *store = Some(opened.clone());
@@ -652,17 +640,41 @@ async fn write(store: &Arc<JobStore>, change: Change) -> Result<(), String> {
     written.unwrap_or_else(|e| Err(e.to_string()))
 }
 
-/// Opens the store, and adds an end for each call whose host ended first.
-/// `ours`: the calls without an end run in this host.
-fn open_store(log: &Log, patience: Duration, ours: bool) -> Result<(JobStore, Vec<Job>), String> {
-    let (store, mut jobs) = JobStore::open(segments::folder(log.path()), patience)?;
+/// Opens the store, and adds an end for all whose host ended first.
+/// `ours`: what has no end runs in this host.
+fn open_store(log: &Log, patience: Duration, ours: bool) -> Result<(JobStore, StoredRows), String> {
+    let (store, mut rows) = JobStore::open(segments::folder(log.path()), patience)?;
+    if ours {
+        return Ok((store, rows));
+    }
+    for run in &mut rows.runs {
+        if run.lose() {
+            let runs = vec![run.clone()];
+            store.write(&Change {
+                runs,
+                ..Change::default()
+            })?;
+        }
+    }
+    for response in rows.responses.iter_mut().filter(|it| it.ended().is_none()) {
+        let response = Some(response.lose());
+        store.write(&Change {
+            response,
+            ..Change::default()
+        })?;
+    }
+    end_lost_jobs(log, &store, &mut rows.jobs)?;
+    Ok((store, rows))
+}
+
+fn end_lost_jobs(log: &Log, store: &JobStore, jobs: &mut [Job]) -> Result<(), String> {
     let open: HashSet<String> = jobs
         .iter()
         .filter(|job| job.ended.is_none())
         .map(|job| job.id.clone())
         .collect();
-    if ours || open.is_empty() {
-        return Ok((store, jobs));
+    if open.is_empty() {
+        return Ok(());
     }
     // Opening the log adds the records of calls whose host was killed.
     drop(
@@ -684,7 +696,7 @@ fn open_store(log: &Log, patience: Duration, ours: bool) -> Result<(JobStore, Ve
             ..Change::default()
         })?;
     }
-    Ok((store, jobs))
+    Ok(())
 }
 
 /// The fault of a call whose host ended first. `recorded`: its outcome and message in the audit

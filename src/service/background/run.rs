@@ -2,6 +2,7 @@
 //! follow each other. Plain data; nothing is stored here.
 
 use crate::base::json;
+use crate::base::mask::Mask;
 use crate::base::text::printable;
 use crate::fault::{Fault, Kind};
 use crate::service::artifacts::Owner;
@@ -308,10 +309,22 @@ impl Run {
         }
     }
 
-    /// As it is stored: what the client is handed has its secrets hidden.
-    pub fn stored(&self) -> Run {
+    /// Ends it where its host ended while it ran. False: it did not run.
+    pub fn lose(&mut self) -> bool {
+        let ran = !self.status.is_final() && self.status != RunStatus::RequiresAction;
+        if ran {
+            self.status = RunStatus::InProgress;
+            let _ = self.enter(RunStatus::Failed);
+        }
+        ran
+    }
+
+    /// As it is stored: what the client is handed, and what it submitted, has its secrets hidden.
+    pub fn stored(&self, hides: &Mask) -> Run {
         let mut stored = self.clone();
         for step in &mut stored.steps {
+            let output = step.output.take();
+            step.output = output.map(|text| hides.text_or_document(&text));
             let Some(client) = &mut step.client else {
                 continue;
             };
@@ -411,13 +424,16 @@ mod tests {
 
     #[test]
     fn no_secret_of_the_arguments_is_stored() {
-        let stored = serde_json::to_string(&waiting().stored()).expect("JSON");
+        let stored = serde_json::to_string(&waiting().stored(&Mask::default())).expect("JSON");
         assert!(
             !stored.contains("secret") && stored.contains("[hidden]"),
             "{stored}"
         );
         let read: Run = serde_json::from_str(&stored).expect("read");
-        assert_eq!(read, waiting().stored().with_times_of(&read));
+        assert_eq!(
+            read,
+            waiting().stored(&Mask::default()).with_times_of(&read)
+        );
     }
 
     impl Run {

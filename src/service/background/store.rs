@@ -2,8 +2,10 @@
 //! A file that another host has open, or of another version, is refused.
 
 use super::jobs::Job;
+use super::response::{EventRows, ResponseHead, StoredResponse};
 use super::run::Run;
 use crate::base::files::{self, Folder};
+use bytes::Bytes;
 use nix::fcntl::OFlag;
 use redb::backends::{FileBackend, InMemoryBackend};
 use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition};
@@ -11,6 +13,7 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use std::fs::File;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The file beside the audit log.
@@ -31,6 +34,9 @@ const ABOUT: TableDefinition<'_, &str, u64> = TableDefinition::new("about");
 const JOBS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("jobs");
 const RESULTS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("results");
 const RUNS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("runs");
+const RESPONSES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("responses");
+/// By the response, and the number of the event.
+const EVENTS: TableDefinition<'_, (&str, u64), &[u8]> = TableDefinition::new("events");
 
 #[derive(Debug)]
 pub(super) struct JobStore(Database);
@@ -40,9 +46,28 @@ pub(super) struct JobStore(Database);
 pub(super) struct Change {
     pub put: Vec<Job>,
     pub result: Option<(String, String)>,
-    pub gone: Vec<String>,
     pub runs: Vec<Run>,
-    pub gone_runs: Vec<String>,
+    pub response: Option<EventRows>,
+    /// The ids of what is removed, of whatever kind it is.
+    pub gone: Vec<String>,
+}
+
+/// All that a store has.
+#[derive(Default)]
+pub(super) struct StoredRows {
+    pub jobs: Vec<Job>,
+    pub runs: Vec<Run>,
+    pub responses: Vec<StoredResponse>,
+}
+
+impl StoredRows {
+    /// Bytes of its texts.
+    fn bytes(&self) -> usize {
+        let jobs = self.jobs.iter().map(|job| job.bytes);
+        let runs = self.runs.iter().map(Run::bytes);
+        let responses = self.responses.iter().map(StoredResponse::bytes);
+        jobs.chain(runs).chain(responses).sum()
+    }
 }
 
 fn database(file: File) -> Result<Database, DatabaseError> {
@@ -72,11 +97,33 @@ fn rows<T: DeserializeOwned>(
     Ok(all)
 }
 
+/// The responses, each with its events.
+fn responses(database: &Database) -> Result<Vec<StoredResponse>, String> {
+    let heads: Vec<ResponseHead> = rows(database, RESPONSES, "response")?;
+    let reading = database.begin_read().map_err(describe)?;
+    let texts = reading.open_table(RESULTS).map_err(describe)?;
+    let events_of = reading.open_table(EVENTS).map_err(describe)?;
+    let mut all = Vec::new();
+    for head in heads {
+        let id = head.id.as_str();
+        let items = texts.get(id).map_err(describe)?;
+        let items = items.map(|text| String::from_utf8_lossy(text.value()).into_owned());
+        let rows = events_of
+            .range((id, 0)..=(id, u64::MAX))
+            .map_err(describe)?;
+        let events = rows.map(|row| Ok(Bytes::copy_from_slice(row.map_err(describe)?.1.value())));
+        let events = events.collect::<Result<Vec<Bytes>, String>>()?;
+        let items = items.unwrap_or_default();
+        all.push(StoredResponse::new(head, items, events, Arc::default()));
+    }
+    Ok(all)
+}
+
 impl JobStore {
-    /// Opens the file, or makes it, and reads all jobs. `folder`: that of the audit log.
+    /// Opens the file, or makes it, and reads all that it has. `folder`: that of the audit log.
     /// `patience`: how long to wait for a process that has the file open; a process of a killed
     /// host can live on for a moment.
-    pub fn open(folder: &Path, patience: Duration) -> Result<(JobStore, Vec<Job>), String> {
+    pub fn open(folder: &Path, patience: Duration) -> Result<(JobStore, StoredRows), String> {
         let at = |why: String| format!("{}: {why}", crate::base::text::path(&folder.join(FILE)));
         let until = Instant::now() + patience;
         let (mut database, size) = loop {
@@ -96,12 +143,11 @@ impl JobStore {
                 Err(e) => return Err(at(describe(e))),
             }
         };
-        let jobs = JobStore::read(&database).map_err(at)?;
-        let kept: usize = jobs.iter().map(|job| job.bytes).sum();
-        if size > LARGE.max(2 * kept as u64) {
+        let rows = JobStore::read(&database).map_err(at)?;
+        if size > LARGE.max(2 * rows.bytes() as u64) {
             database.compact().map_err(|e| at(describe(e)))?;
         }
-        Ok((JobStore(database), jobs))
+        Ok((JobStore(database), rows))
     }
 
     /// An empty store that ends with this process.
@@ -143,7 +189,7 @@ impl JobStore {
         }
     }
 
-    fn read(database: &Database) -> Result<Vec<Job>, String> {
+    fn read(database: &Database) -> Result<StoredRows, String> {
         let made = database.begin_write().map_err(describe)?;
         {
             let mut about = made.open_table(ABOUT).map_err(describe)?;
@@ -164,14 +210,15 @@ impl JobStore {
             made.open_table(JOBS).map_err(describe)?;
             made.open_table(RESULTS).map_err(describe)?;
             made.open_table(RUNS).map_err(describe)?;
+            made.open_table(RESPONSES).map_err(describe)?;
+            made.open_table(EVENTS).map_err(describe)?;
         }
         made.commit().map_err(describe)?;
-        rows(database, JOBS, "call")
-    }
-
-    /// All runs that are stored.
-    pub fn runs(&self) -> Result<Vec<Run>, String> {
-        rows(&self.0, RUNS, "run")
+        Ok(StoredRows {
+            jobs: rows(database, JOBS, "call")?,
+            runs: rows(database, RUNS, "run")?,
+            responses: responses(database)?,
+        })
     }
 
     /// Writes a change; it is on the disk when this returns.
@@ -180,9 +227,15 @@ impl JobStore {
         {
             let mut jobs = writing.open_table(JOBS).map_err(describe)?;
             let mut results = writing.open_table(RESULTS).map_err(describe)?;
+            let mut runs = writing.open_table(RUNS).map_err(describe)?;
+            let mut responses = writing.open_table(RESPONSES).map_err(describe)?;
+            let mut events = writing.open_table(EVENTS).map_err(describe)?;
             for id in &change.gone {
-                jobs.remove(id.as_str()).map_err(describe)?;
-                results.remove(id.as_str()).map_err(describe)?;
+                for table in [&mut jobs, &mut results, &mut runs, &mut responses] {
+                    table.remove(id.as_str()).map_err(describe)?;
+                }
+                let all = (id.as_str(), 0)..=(id.as_str(), u64::MAX);
+                events.retain_in(all, |_, _| false).map_err(describe)?;
             }
             for job in &change.put {
                 let text = serde_json::to_vec(job).map_err(|e| e.to_string())?;
@@ -194,14 +247,18 @@ impl JobStore {
                     .insert(id.as_str(), result.as_bytes())
                     .map_err(describe)?;
             }
-            let mut runs = writing.open_table(RUNS).map_err(describe)?;
-            for id in &change.gone_runs {
-                runs.remove(id.as_str()).map_err(describe)?;
-            }
             for run in &change.runs {
                 let text = serde_json::to_vec(run).map_err(|e| e.to_string())?;
                 runs.insert(run.id.as_str(), text.as_slice())
                     .map_err(describe)?;
+            }
+            if let Some(rows) = &change.response {
+                let id = rows.head.id.as_str();
+                let text = serde_json::to_vec(&rows.head).map_err(|e| e.to_string())?;
+                responses.insert(id, text.as_slice()).map_err(describe)?;
+                for (number, event) in (rows.from as u64..).zip(&rows.events) {
+                    events.insert((id, number), &**event).map_err(describe)?;
+                }
             }
         }
         writing.commit().map_err(describe)
@@ -246,8 +303,8 @@ mod tests {
     fn what_was_written_is_there_again_and_for_its_owner_alone() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join(FILE);
-        let (store, jobs) = JobStore::open(folder.path(), Duration::ZERO).expect("made");
-        assert!(jobs.is_empty());
+        let (store, rows) = JobStore::open(folder.path(), Duration::ZERO).expect("made");
+        assert!(rows.jobs.is_empty());
         let result = Some(("0001".to_owned(), "{}".to_owned()));
         store
             .write(&Change {
@@ -258,7 +315,8 @@ mod tests {
             .expect("written");
         assert!(
             JobStore::open(folder.path(), Duration::ZERO)
-                .expect_err("locked")
+                .err()
+                .expect("locked")
                 .contains("another toolhost")
         );
         drop(store);
@@ -266,8 +324,8 @@ mod tests {
             std::fs::metadata(&path).expect("there").mode() & 0o777,
             0o600
         );
-        let (store, jobs) = JobStore::open(folder.path(), Duration::ZERO).expect("opened");
-        assert_eq!(jobs, [job(1), job(2)]);
+        let (store, rows) = JobStore::open(folder.path(), Duration::ZERO).expect("opened");
+        assert_eq!(rows.jobs, [job(1), job(2)]);
         assert_eq!(store.result("0001"), Ok(Some("{}".to_owned())));
         store
             .write(&Change {
@@ -286,27 +344,31 @@ mod tests {
         drop(store);
         assert!(
             JobStore::open(folder.path(), Duration::ZERO)
-                .expect_err("newer")
+                .err()
+                .expect("newer")
                 .contains("of version 2, and this toolhost knows 1")
         );
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).expect("changed");
         assert!(
             JobStore::open(folder.path(), Duration::ZERO)
-                .expect_err("readable")
+                .err()
+                .expect("readable")
                 .contains("others may read it")
         );
         std::fs::write(&path, "not a store").expect("written");
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("changed");
         assert!(
             JobStore::open(folder.path(), Duration::ZERO)
-                .expect_err("other contents")
+                .err()
+                .expect("other contents")
                 .contains(FILE)
         );
         std::fs::remove_file(&path).expect("removed");
         // A host was killed while it made one.
         std::fs::write(folder.path().join(".background.redb.x"), "half").expect("written");
         assert!(
-            JobStore::open(folder.path(), Duration::ZERO).is_ok_and(|(_, jobs)| jobs.is_empty())
+            JobStore::open(folder.path(), Duration::ZERO)
+                .is_ok_and(|(_, rows)| rows.jobs.is_empty())
         );
         assert_eq!(std::fs::read_dir(folder.path()).expect("listed").count(), 1);
     }

@@ -20,7 +20,14 @@ use std::sync::Arc;
 /// Paths that are answered without a token: they say nothing of this host.
 const OPEN: [&str; 3] = ["/healthz", "/readyz", "/openapi.json"];
 /// Parameters that a query may have.
-const PARAMETERS: [&str; 5] = ["as", "format", "namespace", "starting_after", "stream"];
+const PARAMETERS: [&str; 6] = [
+    "as",
+    "format",
+    "namespace",
+    "order",
+    "starting_after",
+    "stream",
+];
 const NO_TOKEN: &str = "This server needs a token: Authorization: Bearer TOKEN (commands of \
     toolhost take it from TOOLHOST_TOKEN).";
 const BAD_TOKEN: &str = "The token (Authorization header, or TOOLHOST_TOKEN for commands of \

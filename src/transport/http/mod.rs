@@ -135,7 +135,6 @@ pub async fn serve(
         brokers,
         announced,
         model,
-        responses: Default::default(),
         kernel: SocketDiag::default(),
         warnings: server::Warnings::new(),
         crowd: ConnectionLimiter::new(connection::MAX_CONNECTIONS),
@@ -237,6 +236,10 @@ fn router() -> Router<Arc<Server>> {
             get(model_runs::one).delete(model_runs::delete),
         )
         .route("/v1/responses/{response}/cancel", post(model_runs::cancel))
+        .route(
+            "/v1/responses/{response}/input_items",
+            get(model_runs::input_items),
+        )
         .route("/v1/tool-batches", post(responses::tool_batch))
         .route("/v1/calls/{call}/interrupt", post(background::interrupt))
         .route("/v1/artifacts", get(artifacts::list))

@@ -6,19 +6,22 @@ use super::gate::parameter;
 use super::offered::OfferedTools;
 use super::reply::{self, Refusal, Response, malformed};
 use super::request::{KnownRequest, Start, wants_events};
-use super::responses::{Output, Planned, Reader, head, speak};
-use super::stored::{Stored, replay};
+use super::responses::{Output, Planned, Reader, speak};
+use super::stored::{self, Storing, replay, said};
 use super::tools::ToolNames;
-use crate::base::json::Object;
+use crate::base::json::{self, Object};
+use crate::base::lock;
+use crate::base::mask::Mask;
 use crate::base::semaphore::Permit;
 use crate::fault::{Fault, Kind};
 use crate::registry::Tool;
+use crate::service::background::StoredResponse;
 use crate::service::{self, Charged, ClientRuns, OwnTools, RateCharge, StageEvent, output};
 use crate::transport::export::{self, Format};
 use crate::transport::names::Names;
 use crate::transport::responses::{
     Answering, Conversation, Ended, Finish, Message, ModelCall, ModelServer, ModelTurn,
-    ResponseStatus, Stream, Telling, ToolCall, Usage,
+    ResponseStatus, Stream, SubmittedOutput, Telling, ToolCall, Usage, head, submitted,
 };
 use axum::body::Body;
 use axum::extract::Path;
@@ -78,7 +81,7 @@ impl RunRequest {
         for (member, value) in [
             ("instructions", json!(self.instructions)),
             ("metadata", json!(self.metadata.clone().unwrap_or_default())),
-            ("tools", json!(self.tools)),
+            ("tools", self.tools.iter().map(shown_tool).collect()),
             ("max_output_tokens", json!(self.max_output_tokens)),
             ("user", json!(label)),
             ("store", json!(self.store == Some(true))),
@@ -101,6 +104,19 @@ impl RunRequest {
     }
 }
 
+/// A tool of a request as its response shows it.
+fn shown_tool(tool: &Value) -> Value {
+    let mut shown = tool.get("function").unwrap_or(tool).clone();
+    if let (Value::Object(members), "function") = (&mut shown, tool["type"].as_str().unwrap_or(""))
+    {
+        members.insert("type".to_owned(), json!("function"));
+        for member in ["description", "parameters", "strict"] {
+            members.entry(member).or_insert(Value::Null);
+        }
+    }
+    shown
+}
+
 /// `POST /v1/responses`.
 pub async fn create(known: KnownRequest, body: Body) -> Result<Response, Refusal> {
     let start = known.start()?;
@@ -121,7 +137,7 @@ pub async fn create(known: KnownRequest, body: Body) -> Result<Response, Refusal
     if run.request.store == Some(true) {
         return Ok(match detach(start, run, kept).await? {
             stored if wants_stream => replayed(&stored, 0),
-            stored => reply::json_text(stored.ended().await),
+            stored => reply::json_text(stored::ended(&stored).await),
         });
     }
     if wants_stream {
@@ -137,27 +153,26 @@ pub async fn create(known: KnownRequest, body: Body) -> Result<Response, Refusal
 }
 
 /// Runs a response that is stored, which goes on without its client.
-async fn detach(start: Start, mut run: Run, kept: Charged) -> Result<Arc<Stored>, Refusal> {
-    let server = start.known.server.clone();
-    let background = &server.background;
+async fn detach(start: Start, mut run: Run, kept: Charged) -> Result<Arc<StoredResponse>, Refusal> {
+    let background = start.known.server.background.clone();
     let owner = background.owner(&start.known.caller, run.label.as_deref())?;
-    let items = std::mem::take(&mut run.items);
-    let stored = Stored::new(owner, &items, head(&run.request.model), &mut run.stream);
-    drop(items);
-    let stored = Arc::new(stored);
-    server.responses.begin(stored.clone())?;
-    let running = stored.clone();
+    let items = Value::Array(std::mem::take(&mut run.items));
+    let (failure, hides) = (head(&run.request.model), run.reader.hides.clone());
+    let begun = Storing::begin(background, owner, items, failure, &mut run.stream, hides);
+    let storing = Arc::new(begun.await?);
+    let response = storing.response.clone();
     tokio::spawn(async move {
-        let to = Output::Stored(running.clone(), server.clone());
+        let to = Output::Stored(storing.clone());
         let ended = tokio::spawn(async move {
             run.run(&start, &to).await;
             drop((start, kept));
         });
         if ended.await.is_err() {
-            server.responses.lose(&running);
+            let words = "The run of the response was lost.";
+            storing.fail(&Fault::new(Kind::InternalError, words)).await;
         }
     });
-    Ok(stored)
+    Ok(response)
 }
 
 fn parse(body: &str) -> Result<RunRequest, Refusal> {
@@ -229,16 +244,32 @@ impl Run {
         let offered = offered.collect();
         let brought: Vec<_> = own.iter().cloned().collect();
         tools.extend(chat_tools(&brought, &export::names(&brought)));
-        let (items, continued) = items(known, label.as_deref(), &mut request)?;
+        let Before {
+            items,
+            hides,
+            charged,
+            submitted,
+        } = before(known, label.as_deref(), &mut request).await?;
         let instructions = request.instructions.as_deref();
         let conversation = Conversation::read(instructions, &items, |id| {
             all.names.name(id).unwrap_or_else(|| id.to_owned())
         });
         let conversation = conversation.map_err(Refusal::unreadable)?;
         model.check_hour(&known.caller.user)?;
+        let place = model.enter(&known.caller.user)?;
+        let owner = known
+            .server
+            .background
+            .owner(&known.caller, label.as_deref())?;
+        let names = ToolNames::new(known, label.as_deref());
+        for SubmittedOutput { call, tool, output } in submitted {
+            service.record_output(&owner, &call, &names.id(tool), &output)?;
+        }
+        let reader = Reader::new(start.recipient(label.clone()));
+        lock(&reader.hides).join(hides);
         Ok(Run {
-            _place: model.enter(&known.caller.user)?,
-            reader: Reader::new(start.recipient(label.clone())),
+            _place: place,
+            reader,
             stream: Stream::new(request.head(label.as_deref())),
             answering: None,
             message: None,
@@ -247,7 +278,7 @@ impl Run {
                 Some(true) => items,
                 _ => Vec::new(),
             },
-            _continued: continued,
+            _continued: charged,
             request,
             model,
             label,
@@ -478,32 +509,46 @@ impl Run {
     }
 }
 
-/// What was said before: the items of the response that this one continues, and its input; and the
-/// memory that is charged for the former.
-fn items(
+/// What was said before a response.
+#[derive(Default)]
+struct Before {
+    /// The items of the response that it continues, and its input.
+    items: Vec<Value>,
+    /// The memory of the former, and the secrets of their calls.
+    charged: Option<Permit>,
+    hides: Mask,
+    /// The outputs of calls of the response that it continues.
+    submitted: Vec<SubmittedOutput>,
+}
+
+async fn before(
     known: &KnownRequest,
     label: Option<&str>,
     request: &mut RunRequest,
-) -> Result<(Vec<Value>, Option<Permit>), Refusal> {
-    let (mut items, mut continued) = (Vec::new(), None);
-    if let Some(id) = &request.previous_response_id {
-        let owner = known.server.background.owner(&known.caller, label)?;
-        let said = known.server.responses.said(&owner, id);
-        let said = said.map_err(Refusal::unreadable)?;
-        let limiter = &known.server.service.limiter;
-        continued = Some(limiter.keep_text(&known.caller.user, said.weight())?);
-        items = said.items();
-    }
-    match request.input.take() {
-        Value::String(text) => items.push(json!({"role": "user", "content": text})),
-        Value::Array(more) => items.extend(more),
+) -> Result<Before, Refusal> {
+    let mut before = Before::default();
+    let input = match request.input.take() {
+        Value::String(text) => vec![json!({"role": "user", "content": text})],
+        Value::Array(items) => items,
         _ => {
             return Err(Refusal::malformed(
                 "input: must be a text or a list of items.",
             ));
         }
+    };
+    if let Some(id) = &request.previous_response_id {
+        let background = &known.server.background;
+        let owner = background.owner(&known.caller, label)?;
+        let said = said(background, &owner, id).await;
+        let said = said.map_err(Refusal::unreadable)?;
+        let limiter = &known.server.service.limiter;
+        before.charged = Some(limiter.keep_text(&known.caller.user, said.weight())?);
+        before.hides = lock(&said.0.hides).clone();
+        before.items = said.items();
+        before.submitted = submitted(&before.items, &input).map_err(Refusal::unreadable)?;
     }
-    Ok((items, continued))
+    before.items.extend(input);
+    Ok(before)
 }
 
 /// The offered tools of this host, as far as they are asked for. `only`: ids or names.
@@ -602,13 +647,12 @@ fn chat_format(format: &Value) -> Option<Value> {
 }
 
 /// Whose responses a request is about. `as`: for whom.
-fn found(known: &KnownRequest, id: &str, uri: &Uri) -> Result<Arc<Stored>, Refusal> {
+async fn found(known: &KnownRequest, id: &str, uri: &Uri) -> Result<Arc<StoredResponse>, Refusal> {
     let label = parameter(uri, "as");
-    let owner = known
-        .server
-        .background
-        .owner(&known.caller, label.as_deref())?;
-    known.server.responses.find(&owner, id).ok_or_else(|| {
+    let background = &known.server.background;
+    let owner = background.owner(&known.caller, label.as_deref())?;
+    let found = stored::find(background, &owner, id).await;
+    found.map_err(|fault| known.refusal(fault))?.ok_or_else(|| {
         let words = "This response is unknown: it was not stored, or is gone.";
         Refusal::new(StatusCode::NOT_FOUND, malformed(words))
     })
@@ -621,9 +665,9 @@ pub async fn one(
     Path(id): Path<String>,
     uri: Uri,
 ) -> Result<Response, Refusal> {
-    let stored = found(&known, &id, &uri)?;
+    let stored = found(&known, &id, &uri).await?;
     if parameter(&uri, "stream").as_deref() != Some("true") {
-        return Ok(reply::json_text(stored.response()));
+        return Ok(reply::json_text(stored::response(&stored)));
     }
     let from = match parameter(&uri, "starting_after") {
         None => 0,
@@ -636,11 +680,35 @@ pub async fn one(
             "starting_after must be a sequence_number.",
         ));
     }
-    Ok(replayed(&stored, from))
+    // A client that knows of more lost them with the host, and reads the end.
+    let last = stored.count().saturating_sub(1);
+    let is_lost = from > last + 1 && stored.ended().is_some();
+    Ok(replayed(&stored, if is_lost { last } else { from }))
+}
+
+/// `GET /v1/responses/{response}/input_items`: what its model heard before it, the newest first; with
+/// `order=asc` the oldest.
+pub async fn input_items(
+    known: KnownRequest,
+    Path(id): Path<String>,
+    uri: Uri,
+) -> Result<Response, Refusal> {
+    let stored = found(&known, &id, &uri).await?;
+    let limiter = &known.server.service.limiter;
+    let room = limiter.keep_text(&known.caller.user, json::weight(&stored.items))?;
+    let mut items: Vec<Value> = serde_json::from_str(&stored.items).unwrap_or_default();
+    if parameter(&uri, "order").as_deref() != Some("asc") {
+        items.reverse();
+    }
+    let ids = [items.first(), items.last()].map(|item| item.map(|item| item["id"].clone()));
+    let list = json!({"object": "list", "data": items, "first_id": ids[0], "last_id": ids[1],
+        "has_more": false});
+    drop(room);
+    Ok(reply::json(StatusCode::OK, &list))
 }
 
 /// The events of a stored response, from this one on.
-fn replayed(stored: &Arc<Stored>, from: usize) -> Response {
+fn replayed(stored: &Arc<StoredResponse>, from: usize) -> Response {
     let stored = Arc::downgrade(stored);
     reply::events(async move |to| replay(stored, from, &to).await)
 }
@@ -651,9 +719,9 @@ pub async fn cancel(
     Path(id): Path<String>,
     uri: Uri,
 ) -> Result<Response, Refusal> {
-    let stored = found(&known, &id, &uri)?;
+    let stored = found(&known, &id, &uri).await?;
     stored.stop(output::cancelled());
-    Ok(reply::json_text(stored.ended().await))
+    Ok(reply::json_text(stored::ended(&stored).await))
 }
 
 /// `DELETE /v1/responses/{response}`.
@@ -662,10 +730,11 @@ pub async fn delete(
     Path(id): Path<String>,
     uri: Uri,
 ) -> Result<Response, Refusal> {
-    let stored = found(&known, &id, &uri)?;
+    let stored = found(&known, &id, &uri).await?;
     stored.stop(output::cancelled());
-    stored.ended().await;
-    known.server.responses.remove(&id);
+    stored::ended(&stored).await;
+    let deleted = known.server.background.delete_response(&id).await;
+    deleted.map_err(|fault| known.refusal(fault))?;
     let deleted = json!({"id": id, "object": "response", "deleted": true});
     Ok(reply::json(StatusCode::OK, &deleted))
 }

@@ -11,6 +11,7 @@ use axum::extract::FromRequestParts;
 use http::request::Parts;
 use http::{HeaderMap, StatusCode, header};
 use std::sync::Arc;
+use tokio_util::sync::CancellationToken;
 
 /// A request whose caller the gate knows.
 pub struct KnownRequest {
@@ -174,9 +175,21 @@ impl Start {
 
 /// Runs the call; where the server must end now, the call is dropped: killed and recorded.
 pub async fn run(server: &Server, request: CallRequest, sink: Sink) -> Report {
+    run_unless(server, request, sink, &CancellationToken::new()).await
+}
+
+/// As `run`, unless the call is cancelled.
+pub async fn run_unless(
+    server: &Server,
+    request: CallRequest,
+    sink: Sink,
+    cancel: &CancellationToken,
+) -> Report {
     let over = async {
-        server.kill.cancelled().await;
-        output::stopped()
+        tokio::select! {
+            () = server.kill.cancelled() => output::stopped(),
+            () = cancel.cancelled() => output::cancelled(),
+        }
     };
     server.service.call_unless(request, sink, over).await
 }

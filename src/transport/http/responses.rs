@@ -4,11 +4,11 @@ use super::body;
 use super::calls;
 use super::reply::{self, Events, Recipient, Refusal, Response};
 use super::request::{KnownRequest, Start, wants_events};
-use super::server::Server;
-use super::stored::Stored;
+use super::stored::Storing;
 use super::tools::ToolNames;
 use crate::base::json::Object;
 use crate::base::lock;
+use crate::base::mask::Mask;
 use crate::base::semaphore::Permit;
 use crate::fault::{Fault, Kind};
 use crate::quantity::LARGE_TEXT_BYTES;
@@ -17,11 +17,10 @@ use crate::service::{
     Stage, StageEvent,
 };
 use crate::transport::responses::{
-    Ended, ResponseStatus, Step, Stream, Telling, ToolCall, function_output,
+    Ended, ResponseStatus, Step, Stream, Telling, ToolCall, function_output, head,
 };
 use axum::body::Body;
 use http::StatusCode;
-use jiff::Timestamp;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
@@ -148,7 +147,7 @@ pub async fn tool_batch(known: KnownRequest, body: Body) -> Result<Response, Ref
 pub enum Output {
     Stream(Events),
     Whole,
-    Stored(Arc<Stored>, Arc<Server>),
+    Stored(Arc<Storing>),
 }
 
 impl Output {
@@ -161,14 +160,14 @@ impl Output {
                 }
             }
             Output::Whole => drop(stream.take_events()),
-            Output::Stored(stored, server) => server.responses.add(stored, stream),
+            Output::Stored(storing) => storing.tell(stream).await,
         }
     }
 
     /// Waits until its owner cancels it, or it finds no room.
     pub async fn stopped(&self) -> Fault {
         match self {
-            Output::Stored(stored, _) => stored.stopped().await,
+            Output::Stored(storing) => storing.response.stopped().await,
             Output::Stream(_) | Output::Whole => std::future::pending().await,
         }
     }
@@ -336,6 +335,8 @@ const MAX_KEPT_BYTES: usize = 8 * 1024 * 1024;
 pub struct Reader {
     recipient: Recipient,
     kept: Mutex<Kept>,
+    /// The secrets of the calls, where the response is stored.
+    pub hides: Arc<Mutex<Mask>>,
 }
 
 /// What is kept until a response ends.
@@ -350,6 +351,7 @@ impl Reader {
         Reader {
             recipient,
             kept: Mutex::default(),
+            hides: Arc::default(),
         }
     }
 
@@ -365,6 +367,7 @@ impl Reader {
 
     async fn read(&self, report: Report) -> Ended {
         let tool = report.tool.clone();
+        lock(&self.hides).join(report.arguments().hides);
         let ended = Ended::of(self.recipient.view(report)).await;
         match self.keep(ended.bytes()) {
             Ok(()) => ended,
@@ -389,19 +392,4 @@ impl Reader {
         kept.bytes += bytes;
         Ok(())
     }
-}
-
-/// The members of a response that stay as they are.
-pub fn head(model: &str) -> Value {
-    let id: String = service::new_id().replace('-', "");
-    // Every member that the schema of Open Responses requires.
-    json!({"id": format!("resp_{id}"), "created_at": Timestamp::now().as_second(),
-        "completed_at": null, "model": model, "error": null, "incomplete_details": null,
-        "instructions": null, "metadata": {}, "parallel_tool_calls": true,
-        "previous_response_id": null, "store": false, "background": false, "temperature": 1,
-        "top_p": 1, "presence_penalty": 0, "frequency_penalty": 0, "top_logprobs": 0,
-        "tool_choice": "auto", "tools": [], "truncation": "disabled",
-        "text": {"format": {"type": "text"}}, "reasoning": null, "user": null, "usage": null,
-        "max_output_tokens": null, "max_tool_calls": null, "service_tier": "default",
-        "safety_identifier": null, "prompt_cache_key": null})
 }

@@ -4,8 +4,8 @@
 use super::body;
 use super::calls::{MAX_CALLS, text_or_json};
 use super::gate;
-use super::reply::{self, Refusal, Response, malformed};
-use super::request::{self, KnownRequest, Start};
+use super::reply::{self, Events, Refusal, Response, malformed};
+use super::request::{self, KnownRequest, Start, wants_events};
 use super::tools::ToolNames;
 use crate::base::json::Object;
 use crate::base::text;
@@ -13,7 +13,7 @@ use crate::fault::Fault;
 use crate::manifest::ClientTool;
 use crate::quantity::MAX_OBSERVATION_BYTES;
 use crate::service::artifacts::Owner;
-use crate::service::background::{Run, RunStep, StepEnd, ToolOutput};
+use crate::service::background::{Run, RunStatus, RunStep, StepEnd, ToolOutput};
 use crate::service::{
     self, Arguments, CallRequest, CallResult, Charged, ClientCall, OwnTools, Report, Show,
     Speakers, Stage, StageEvent, output,
@@ -32,7 +32,7 @@ const RUN_SHAPE: &str = "The body is {\"calls\": [{\"id\": …, \"name\": …, \
     \"tools\": […], \"user\": …, \"store\": …}, of which only the calls, with their names, are \
     required.";
 const OUTPUTS_SHAPE: &str = "The body is {\"tool_outputs\": [{\"tool_call_id\": …, \"output\": \
-    …}, …]}, with \"user\" for whom the run is.";
+    …}, …]}, with \"user\" for whom the run is, and \"stream\" for its events.";
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -63,6 +63,8 @@ struct ModelCall {
 struct OutputsBody {
     tool_outputs: Vec<Object<ToolOutput>>,
     user: Option<String>,
+    #[serde(default)]
+    stream: bool,
 }
 
 fn parse(body: &str) -> Result<RunBody, Refusal> {
@@ -187,9 +189,11 @@ impl Turn {
             .map_err(|fault| start.known.refusal(fault))?;
         let calls = calls.into_iter().map(|call| (call, Show::Result)).collect();
         let own = server.clone();
+        let cancel = running.cancel();
         let mut speakers = Speakers::new(calls, service::CONCURRENCY, move |request, sink| {
             let server = own.clone();
-            async move { request::run(&server, request, sink).await }
+            let cancel = cancel.clone();
+            async move { request::run_unless(&server, request, sink, &cancel).await }
         });
         let mut kept = Vec::new();
         while let Some(StageEvent { call, stage }) = speakers.next().await {
@@ -308,7 +312,29 @@ pub async fn submit(
         .map_err(|fault| known.refusal(fault))?;
     let running = running.ok_or_else(no_such_run)?;
     // Nothing is left to run: the model that made the calls is the client's.
-    answer(&known, running.settle().await)
+    let settled = running.settle().await;
+    if body.stream || wants_events(&known.headers) {
+        let run = settled.map_err(|fault| known.refusal(fault))?;
+        return Ok(reply::events(async move |to| go_on(run, &to).await));
+    }
+    answer(&known, settled)
+}
+
+/// The events of a run that took its outputs.
+async fn go_on(run: Run, to: &Events) {
+    for step in run.steps.iter().filter(|step| step.client.is_some()) {
+        to.send("thread.run.step.completed", &show_step(step)).await;
+    }
+    for status in [RunStatus::Queued, RunStatus::InProgress, run.status] {
+        let mut shown = show(&run);
+        shown["status"] = json!(status.word());
+        if !status.is_final() {
+            shown["ended_at"] = Value::Null;
+        }
+        let event = format!("thread.run.{}", status.word());
+        to.send(&event, &shown).await;
+    }
+    to.done().await;
 }
 
 fn owner(known: &KnownRequest, uri: &Uri) -> Result<Owner, Refusal> {
@@ -340,14 +366,16 @@ fn show(run: &Run) -> Value {
     let action = (!required.is_empty()).then(
         || json!({"type": "submit_tool_outputs", "submit_tool_outputs": {"tool_calls": required}}),
     );
-    let steps = run.steps.iter().map(|step| {
-        json!({"call_id": step.call, "name": step.name, "arguments": step.arguments,
-            "status": step.status.word(), "output": step.output})
-    });
+    let steps = run.steps.iter().map(show_step);
     let mut shown = head(run);
     shown["required_action"] = json!(action);
     shown["steps"] = steps.collect();
     shown
+}
+
+fn show_step(step: &RunStep) -> Value {
+    json!({"call_id": step.call, "name": step.name, "arguments": step.arguments,
+        "status": step.status.word(), "output": step.output})
 }
 
 /// The same without its calls.

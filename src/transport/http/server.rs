@@ -5,7 +5,6 @@ use super::crowd::{ConnectionLimiter, ConnectionSlot};
 use super::offered::OfferedTools;
 use super::peer::SocketDiag;
 use super::reply::{Begun, Refusal};
-use super::stored::StoredResponses;
 use crate::base::lock;
 use crate::base::semaphore::{FairSemaphore, Permit};
 use crate::fault::{Fault, Kind};
@@ -43,7 +42,6 @@ pub struct Server {
     pub brokers: Arc<Brokers>,
     pub announced: Arc<Announcements>,
     pub model: Option<Arc<ModelServer>>,
-    pub responses: StoredResponses,
     pub mcp: transport::mcp::StreamableHttp,
     pub lists: Lists<OfferedTools>,
     pub kernel: SocketDiag,

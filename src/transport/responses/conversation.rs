@@ -5,6 +5,7 @@ use super::chat::ModelCall;
 use crate::fault::{Fault, Kind};
 use serde_json::{Value, json};
 use std::collections::HashMap;
+use uuid::Uuid;
 
 /// What the model reads of a tool that said nothing.
 const NO_OUTPUT: &str = "(the tool gave no output)";
@@ -154,6 +155,32 @@ fn is_output(item: &Value) -> bool {
 
 fn is_passed_over(item: &Value) -> bool {
     PASSED_OVER.contains(&kind(item))
+}
+
+/// The output of a call that a client ran.
+pub struct SubmittedOutput {
+    /// The id of the call here.
+    pub call: String,
+    /// As the model knows it.
+    pub tool: String,
+    pub output: String,
+}
+
+/// The outputs in a request of calls in what it continues.
+pub fn submitted(before: &[Value], input: &[Value]) -> Result<Vec<SubmittedOutput>, Fault> {
+    let mut outputs = outputs(input)?;
+    let calls = before.iter().filter_map(|item| {
+        // The id of an item ends with that of its call.
+        let (_, id) = item["id"].as_str()?.rsplit_once('_')?;
+        let id = Uuid::try_parse(id).ok()?;
+        let call = call(item, str::to_owned)?;
+        Some(SubmittedOutput {
+            call: id.to_string(),
+            output: outputs.remove(&call.id)?,
+            tool: call.name,
+        })
+    });
+    Ok(calls.collect())
 }
 
 /// The outputs of calls that the client ran, by the ids of the calls.

@@ -1,4 +1,4 @@
-//! One outcome as an item of a response, as a call of a run's step, and as what the model reads.
+//! One outcome as an item of a response, and as what the model reads.
 
 use super::call::ToolCall;
 use super::ended::{Ended, Media};
@@ -126,8 +126,12 @@ fn id_of(prefix: &str, call: &ToolCall) -> String {
 /// Adds what a call ended with.
 fn fill(item: &mut Value, kind: &Kind, ended: &Ended) {
     if !ended.is_success && matches!(kind, Kind::Call | Kind::Image | Kind::Search(_)) {
-        item["error"] = json!({"type": "mcp_tool_execution_error",
-            "content": [{"type": "text", "text": ended.text()}]});
+        let mut error = json!({"type": "mcp_tool_execution_error"});
+        match kind {
+            Kind::Image => error["message"] = json!(ended.text()),
+            _ => error["content"] = json!([{"type": "text", "text": ended.text()}]),
+        }
+        item["error"] = error;
         return;
     }
     match kind {
@@ -218,30 +222,5 @@ fn input_part(media: &Media) -> Value {
             data,
         } => json!({"type": "input_file", "filename": name,
             "file_data": data_url(media_type, data)}),
-    }
-}
-
-/// A call as a step of an Assistants run shows it.
-pub fn step_call(call: &ToolCall, kind: &Kind, ended: Option<&Ended>) -> Value {
-    let id = &call.call_id;
-    match kind {
-        Kind::Code(code) => {
-            let outputs = ended.map(code_outputs).unwrap_or_default();
-            json!({"id": id, "type": "code_interpreter",
-                "code_interpreter": {"input": code, "outputs": outputs}})
-        }
-        Kind::Search(_) => {
-            let results = ended.map(search_results).unwrap_or_default();
-            let results = results.into_iter().map(|found| {
-                json!({"file_id": found["file_id"], "file_name": found["filename"],
-                    "score": found["score"],
-                    "content": [{"type": "text", "text": found["text"]}]})
-            });
-            json!({"id": id, "type": "file_search",
-                "file_search": {"results": results.collect::<Vec<_>>()}})
-        }
-        Kind::Call | Kind::Message | Kind::Image => json!({"id": id, "type": "function",
-            "function": {"name": call.name, "arguments": call.arguments,
-                "output": ended.map(Ended::text)}}),
     }
 }

@@ -1,6 +1,7 @@
 //! The events of one response. Their rules hold whatever is sent: one item is open at a time, its
 //! index is its place in the output, and numbers have no gap.
 
+use crate::service;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -32,6 +33,21 @@ pub struct Stream {
     open: Option<Value>,
     sequence: u64,
     events: Vec<StreamEvent>,
+}
+
+/// The members of a response that stay as they are.
+pub fn head(model: &str) -> Value {
+    let id: String = service::new_id().replace('-', "");
+    // Every member that the schema of Open Responses requires.
+    json!({"id": format!("resp_{id}"), "created_at": Timestamp::now().as_second(),
+        "completed_at": null, "model": model, "error": null, "incomplete_details": null,
+        "instructions": null, "metadata": {}, "parallel_tool_calls": true,
+        "previous_response_id": null, "store": false, "background": false, "temperature": 1,
+        "top_p": 1, "presence_penalty": 0, "frequency_penalty": 0, "top_logprobs": 0,
+        "tool_choice": "auto", "tools": [], "truncation": "disabled",
+        "text": {"format": {"type": "text"}}, "reasoning": null, "user": null, "usage": null,
+        "max_output_tokens": null, "max_tool_calls": null, "service_tier": "default",
+        "safety_identifier": null, "prompt_cache_key": null})
 }
 
 impl Stream {
@@ -137,9 +153,9 @@ impl Stream {
         }
     }
 
-    /// The items that are done.
-    pub fn output(&self) -> &[Value] {
-        &self.output
+    /// Whether an item has not ended.
+    pub fn has_open_item(&self) -> bool {
+        self.open.is_some()
     }
 
     pub fn response(&self) -> &Value {

@@ -44,8 +44,8 @@ impl Told {
     pub fn shown(&mut self, shown: Showing, to: &mut Stream) {
         let kind = match &shown {
             Showing::Image(_) => Kind::Image,
-            Showing::Search(queries) => Kind::Search(queries.clone()),
-            Showing::Custom(_) => self.usual(true),
+            Showing::Search(queries) if !self.call.is_final => Kind::Search(queries.clone()),
+            Showing::Search(_) | Showing::Custom(_) => self.usual(true),
         };
         let is_first = self.kind.is_none();
         match (self.begin(kind, to), shown) {

@@ -24,6 +24,11 @@ const ENDS: [&str; 3] = [
     "response.incomplete",
 ];
 
+/// Members whose words make the form of events and items, whatever a secret is.
+const FORM: [&str; 7] = [
+    "type", "object", "id", "item_id", "call_id", "status", "role",
+];
+
 /// A response that runs, and where its events are stored.
 pub struct Storing {
     pub response: Arc<StoredResponse>,
@@ -136,7 +141,11 @@ fn hide(mask: &Mask, value: &mut Value) {
     match value {
         Value::String(text) => *text = mask.text_or_document(text),
         Value::Array(items) => items.iter_mut().for_each(|item| hide(mask, item)),
-        Value::Object(members) => members.values_mut().for_each(|value| hide(mask, value)),
+        Value::Object(members) => {
+            let said = members.iter_mut();
+            said.filter(|(name, _)| !FORM.contains(&name.as_str()))
+                .for_each(|(_, value)| hide(mask, value));
+        }
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
 }

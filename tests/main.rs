@@ -47,6 +47,7 @@ mod registry;
 mod requirements;
 mod responses;
 mod runtimes;
+mod search;
 mod service;
 mod session_limits;
 mod sessions;

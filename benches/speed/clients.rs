@@ -284,6 +284,7 @@ fn served(house: &House, service: &Arc<Service>) -> anyhow::Result<Served> {
         let callers = face::Callers::Own(WHO.to_owned());
         let (brokers, announced) = Default::default();
         let options = face::Options {
+            style: Default::default(),
             callers,
             names: face::ServerNames::default(),
             tls: None,

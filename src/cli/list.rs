@@ -6,7 +6,7 @@ use super::{host, words};
 use crate::base::text::{head, json as json_text, path, printable};
 use crate::manifest::Handler;
 use crate::service::readiness::{Need, Readiness};
-use crate::service::requirements;
+use crate::service::{offered, requirements};
 use crate::transport::export;
 use crate::{policy, registry};
 use serde_json::{Value, json};
@@ -39,6 +39,12 @@ pub struct Args {
     /// functions that code has which calls tools: python-stubs or typescript-stubs
     #[arg(long, value_name = "F", value_parser = export::Format::parse, conflicts_with = "json")]
     pub format: Option<export::Format>,
+    /// Mark each definition to be loaded once a search found it: anthropic, openai-responses
+    #[arg(long, requires = "format")]
+    pub defer: bool,
+    /// Show how many bytes of each tool a model reads, the largest first
+    #[arg(long, conflicts_with_all = ["json", "format"])]
+    pub bytes: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -116,9 +122,6 @@ pub fn withheld(
 }
 
 fn show(host: &host::Tools, args: &Args, out: &mut dyn Write) -> io::Result<()> {
-    let host::Tools {
-        snapshot, policies, ..
-    } = host;
     let filter = registry::Filter {
         tags: args.tags.clone(),
         category: args.category.clone(),
@@ -129,37 +132,29 @@ fn show(host: &host::Tools, args: &Args, out: &mut dyn Write) -> io::Result<()> 
     let name_packages = |tool: &mut Arc<registry::Tool>| {
         requirements::name_packages(tool, |tool| host.decide(tool))
     };
-    let caller = args.caller.clone().unwrap_or_else(host::login);
-    let known = |id: &str| {
-        policies
-            .callers()
-            .is_none_or(|callers| callers.may_call(&caller, id))
-    };
-    let may_call = |tool: &Arc<registry::Tool>| {
-        let alias = tool.manifest.alias();
-        known(&tool.manifest.id) && alias.is_none_or(|alias| known(alias.id()))
-    };
+    let caller = args.caller.as_deref();
     if let Some(format) = args.format {
-        let mut all = snapshot.list(&registry::Filter::default());
-        all.retain(may_call);
-        all.iter_mut().for_each(name_packages);
-        let all = export::offered(
-            all,
-            |id| snapshot.find(id).ok(),
-            |tool| matches!(readiness(tool), Readiness::Ready),
-        );
+        let all = offered_to(host, caller);
         let offered: Vec<_> = all
             .iter()
             .filter(|tool| filter.takes(tool))
             .cloned()
             .collect();
-        return match export::tools(&offered, &export::names(&all), format) {
+        let definitions = export::tools(&offered, &export::names(&all), format);
+        let definitions = match (args.defer, format) {
+            (true, export::Format::Anthropic | export::Format::OpenAiResponses) => {
+                export::deferred(definitions)
+            }
+            _ => definitions,
+        };
+        return match definitions {
             Value::String(text) => write!(out, "{text}"),
             value => writeln!(out, "{}", json_text(&value, true)),
         };
     }
-    let tools = snapshot.list(&filter).into_iter().filter(may_call);
-    let tools = tools.map(|mut tool| {
+    let mut tools = host.snapshot.list(&filter);
+    retain_callable(host, caller, &mut tools);
+    let tools = tools.into_iter().map(|mut tool| {
         name_packages(&mut tool);
         (readiness(&tool).needs(), tool)
     });
@@ -174,6 +169,9 @@ fn show(host: &host::Tools, args: &Args, out: &mut dyn Write) -> io::Result<()> 
     if tools.is_empty() {
         return writeln!(out, "No tools.");
     }
+    if args.bytes {
+        return show_bytes(tools.iter().map(|(_, tool)| tool), out);
+    }
     let rows: Vec<Value> = tools.iter().map(|(needs, tool)| row(tool, needs)).collect();
     write!(
         out,
@@ -183,6 +181,57 @@ fn show(host: &host::Tools, args: &Args, out: &mut dyn Write) -> io::Result<()> 
             &["tool", "version", "source", "description"],
             &["unavailable", "runs"]
         )
+    )
+}
+
+/// What each tool costs a model, and all together.
+fn show_bytes<'t>(
+    tools: impl Iterator<Item = &'t Arc<registry::Tool>>,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let mut sizes: Vec<_> = tools
+        .map(|tool| (export::definition_bytes(tool), tool.manifest.id.clone()))
+        .collect();
+    sizes.sort_by(|a, b| b.cmp(a));
+    let sum: usize = sizes.iter().map(|(bytes, _)| bytes).sum();
+    let rows: Vec<Value> = sizes
+        .into_iter()
+        .chain([(sum, "all".to_owned())])
+        .map(|(bytes, tool)| json!({ "tool": tool, "bytes": bytes.to_string() }))
+        .collect();
+    write!(out, "{}", words::table(&rows, &["tool", "bytes"], &[]))
+}
+
+/// Those that the caller may call (`None`: who runs this process).
+fn retain_callable(host: &host::Tools, caller: Option<&str>, tools: &mut Vec<Arc<registry::Tool>>) {
+    let Some(callers) = host.policies.callers() else {
+        return;
+    };
+    let login = host::login();
+    let caller = caller.unwrap_or(&login);
+    tools.retain(|tool| {
+        let alias = tool.manifest.alias();
+        callers.may_call(caller, &tool.manifest.id)
+            && alias.is_none_or(|alias| callers.may_call(caller, alias.id()))
+    });
+}
+
+/// The tools that models of this caller are offered.
+pub fn offered_to(host: &host::Tools, caller: Option<&str>) -> Vec<Arc<registry::Tool>> {
+    let mut all = host.snapshot.list(&registry::Filter::default());
+    retain_callable(host, caller, &mut all);
+    for tool in &mut all {
+        requirements::name_packages(tool, |tool| host.decide(tool));
+    }
+    offered(
+        all,
+        |id| host.snapshot.find(id).ok(),
+        |tool| {
+            matches!(
+                Readiness::shipped(tool, &host.decide(tool)),
+                Readiness::Ready
+            )
+        },
     )
 }
 

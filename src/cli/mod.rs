@@ -23,6 +23,7 @@ mod process;
 pub mod refusal;
 pub mod remote;
 pub mod schema;
+pub mod search;
 pub mod serve;
 pub mod settings;
 pub mod test;
@@ -62,6 +63,8 @@ enum Verb {
     Act(act::Args),
     /// List the tools
     List(list::Args),
+    /// Find the tools that fit a task
+    Search(search::Args),
     /// Print the tools as text for a model's prompt
     Prompt(list::PromptArgs),
     /// Check every manifest and policy: problems, locations and fixes
@@ -195,6 +198,7 @@ fn run(mut cli: Cli) -> anyhow::Result<ExitCode> {
         Verb::Artifact(args) => files::run(&settings, &args),
         Verb::Act(args) => act::run(&settings, args),
         Verb::List(args) => list::run(&settings, args),
+        Verb::Search(args) => search::run(&settings, &args),
         Verb::Prompt(args) => list::prompt(&settings, args),
         Verb::Check(args) => check::run(&settings, args),
         Verb::Audit(audit::Args {

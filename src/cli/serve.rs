@@ -56,6 +56,13 @@ pub struct Args {
     /// Allow unencrypted tokens and answers, because something else encrypts
     #[arg(long, requires = "http", conflicts_with = "tls_cert")]
     pub insecure: bool,
+    /// List tools over MCP with short descriptions and without the schemas of their outputs
+    #[arg(long)]
+    pub lean: bool,
+    /// List over MCP only core:search-tools and core:call-tool, by which all tools are found and
+    /// called
+    #[arg(long, conflicts_with = "lean")]
+    pub lazy: bool,
     /// How changes of tools and policies are noticed
     #[arg(long, value_enum, value_name = "MODE", default_value = "auto")]
     pub watch: Mode,
@@ -103,6 +110,11 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
     if args.stdio {
         words::waits_for("an MCP client");
     }
+    let style = match (args.lean, args.lazy) {
+        (_, true) => mcp::ListStyle::Lazy,
+        (true, _) => mcp::ListStyle::Lean,
+        _ => mcp::ListStyle::Whole,
+    };
     let client = mcp::Client {
         caller: Caller::operator(host::login()),
         label: args.user,
@@ -115,7 +127,7 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
     let ended = runtime.block_on(async {
         // Bind before anything else: an address in use is the most common fault.
         let mut listening = match &args.http {
-            Some(address) => Some(listening(&settings, address, args.insecure).await?),
+            Some(address) => Some(listening(&settings, address, args.insecure, style).await?),
             None => None,
         };
         let entries: Vec<BrokerSettings> = settings.brokers.iter().map(|broker| broker.entry.clone()).collect();
@@ -143,7 +155,7 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
             let (told, answering) = over_brokers(&settings, &entries, &service, &stop, &kill).await?;
             listening.iter_mut().for_each(|(_, options)| (options.brokers, options.announced) = told.clone());
             let background = background(&service, &settings, listening.is_some());
-            let mcp = mcp::Mcp::new(service.clone(), background.clone());
+            let mcp = mcp::Mcp::new(service.clone(), background.clone(), style);
             let spoken = over_stdio(args.stdio, mcp, client, stop.clone());
             let served = over_http(listening, background.clone(), stop.clone(), kill.child_token());
             tokio::pin!(spoken, served);
@@ -312,6 +324,7 @@ async fn listening(
     settings: &Settings,
     address: &http::Address,
     insecure: bool,
+    style: mcp::ListStyle,
 ) -> anyhow::Result<(http::Listener, http::Options)> {
     fn refuse(why: String) -> Refusal {
         Refusal::new(Exit::Host, why)
@@ -370,6 +383,7 @@ async fn listening(
                 .model
                 .clone()
                 .map(|(model, _)| Arc::new(ModelServer::new(model))),
+            style,
         },
     ))
 }

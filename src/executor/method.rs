@@ -18,6 +18,11 @@ pub use crate::policy::SCRIPT_SERVICE;
 /// have it.
 pub const CALL_STATUS: (&str, &str) = ("BackgroundCallService", "status");
 
+/// The service and method by which a model looks for tools.
+pub const SEARCH_TOOLS: (&str, &str) = ("ToolRegistryService", "searchTools");
+/// Those of a call that names its tool, which the service takes for a call of that tool.
+const CALL_TOOL: (&str, &str) = ("ToolRegistryService", "callTool");
+
 pub type Answering<'a> = BoxFuture<'a, Result<Value, Fault>>;
 
 /// One method of one service. A method that streams sends parts of its answer as events.
@@ -67,7 +72,7 @@ pub struct Methods {
 }
 
 impl Methods {
-    /// The services this host ships: `ExternalScriptExecutionService`.
+    /// The services this host ships: those that run scripts, and those that look for tools.
     pub fn new() -> Methods {
         let methods = Methods::default();
         methods.insert(
@@ -80,6 +85,14 @@ impl Methods {
             "runCode",
             Method::Script(ScriptMethod::RunCode),
         );
+        methods.register_sync(SEARCH_TOOLS.0, SEARCH_TOOLS.1, |_| {
+            let message = "This process has no index of its tools.";
+            Err(Fault::new(Kind::ServiceError, message))
+        });
+        methods.register_sync(CALL_TOOL.0, CALL_TOOL.1, |_| {
+            let message = "core:call-tool is called by this id, and not by an alias.";
+            Err(Fault::new(Kind::CapabilityError, message))
+        });
         methods
     }
 

@@ -34,6 +34,10 @@ pub(super) const BUILTIN: &str = "builtin";
 pub(super) const FILES: &str = "files";
 pub const BUILTIN_FILES: &[(&str, &str)] = &[
     (
+        "call-tool.tool.json",
+        include_str!("../../tool-defs/core/call-tool.tool.json"),
+    ),
+    (
         "execute-nodejs-script.tool.json",
         include_str!("../../tool-defs/core/execute-nodejs-script.tool.json"),
     ),
@@ -48,6 +52,10 @@ pub const BUILTIN_FILES: &[(&str, &str)] = &[
     (
         "run-code.tool.json",
         include_str!("../../tool-defs/core/run-code.tool.json"),
+    ),
+    (
+        "search-tools.tool.json",
+        include_str!("../../tool-defs/core/search-tools.tool.json"),
     ),
     (
         "task-status.tool.json",

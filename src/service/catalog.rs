@@ -167,6 +167,15 @@ impl Catalog {
         Ok(tool)
     }
 
+    /// The tools that a caller is offered, with those that its client runs.
+    pub fn offered(&self, caller: &Caller) -> Vec<Arc<Tool>> {
+        offered(
+            self.list(caller).unwrap_or_default(),
+            |id| self.find(caller, id).ok(),
+            |tool| self.can_hand_out(caller, tool),
+        )
+    }
+
     pub fn offer_key(&self, caller: &Caller) -> Result<OfferKey, Fault> {
         let decisions = self.decisions()?;
         let entry = decisions.rights(caller, None).entry_name();
@@ -541,4 +550,20 @@ impl Catalog {
             )
         })
     }
+}
+
+/// The tools to offer: for each id the version that a call of the id gets, if that can be called
+/// here and is listed.
+pub fn offered(
+    mut tools: Vec<Arc<Tool>>,
+    called: impl Fn(&str) -> Option<Arc<Tool>>,
+    can_call: impl Fn(&Arc<Tool>) -> bool,
+) -> Vec<Arc<Tool>> {
+    tools.retain(|tool| {
+        tool.manifest.is_listed
+            && tool.manifest.document().is_none()
+            && called(&tool.manifest.id).is_some_and(|it| it.reference() == tool.reference())
+            && can_call(tool)
+    });
+    tools
 }

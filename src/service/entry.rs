@@ -20,10 +20,12 @@ use super::record::{CallRecord, RecordSinks};
 use super::refusals::Refusals;
 use super::report::{CallResult, Report};
 use super::request::{CallRequest, Caller, EventStream, Sink, new_id};
+use super::search::{Search, SearchTool, named_call};
 use super::sessions::Sessions;
 use super::stops::StopFile;
 use super::traces::spans::Traces;
 use crate::executor::ToolAnswer;
+use crate::executor::method::SEARCH_TOOLS;
 use crate::fault::{Fault, Kind};
 use crate::registry::{self, Tool};
 use futures_util::FutureExt;
@@ -89,6 +91,7 @@ pub struct Service {
     /// The processes that are started before their calls.
     pub ready: Arc<ReadyKeeper>,
     pub sessions: Arc<Sessions>,
+    pub search: Arc<Search>,
     pub(super) meters: Arc<Meters>,
     pipeline: Pipeline,
 }
@@ -142,6 +145,10 @@ impl Service {
         let sessions = Arc::new(Sessions {
             catalog: catalog.clone(),
         });
+        let search = Arc::new(Search::new(catalog.clone()));
+        let tool = Arc::new(SearchTool(search.clone()));
+        let methods = catalog.methods();
+        methods.register_executor(SEARCH_TOOLS.0, SEARCH_TOOLS.1, tool);
         let timeout = settings.confirmation_timeout;
         let confirmations = Confirmations::new(calls.clone(), limiter.clone(), timeout);
         let confirmations = Arc::new(confirmations);
@@ -172,6 +179,7 @@ impl Service {
             ledger,
             ready,
             sessions,
+            search,
             meters: Arc::default(),
         })
     }
@@ -206,6 +214,7 @@ impl Service {
     /// counts as running until its report is dropped (`Report::slot`). Dropping the future cancels,
     /// kills, reaps and records.
     pub async fn call(&self, mut request: CallRequest, sink: Sink) -> Report {
+        named_call::unwrap(&mut request);
         let id = request.id.take().unwrap_or_else(new_id);
         let span = self.traces.of_call(request.reporting.trace.take());
         request.reporting.trace = span.context().cloned();

@@ -6,6 +6,7 @@ use super::names::Names;
 use crate::base::text;
 use crate::manifest::{ClientTool, Example, Language, Manifest};
 use crate::registry::Tool;
+use crate::service::search::Hit;
 use crate::service::tool_stubs::stubs;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
@@ -46,22 +47,6 @@ impl Format {
     }
 }
 
-/// The tools to offer: for each id the version that a call of the id gets, if that can be called
-/// here and is listed.
-pub fn offered(
-    mut tools: Vec<Arc<Tool>>,
-    called: impl Fn(&str) -> Option<Arc<Tool>>,
-    can_call: impl Fn(&Arc<Tool>) -> bool,
-) -> Vec<Arc<Tool>> {
-    tools.retain(|tool| {
-        tool.manifest.is_listed
-            && tool.manifest.document().is_none()
-            && called(&tool.manifest.id).is_some_and(|it| it.reference() == tool.reference())
-            && can_call(tool)
-    });
-    tools
-}
-
 /// These tools as a model API takes them in its `tools`. `names`: of all tools that are offered, so
 /// that a tool has the same name alone and in a list. A tool whose name is taken is left out. A
 /// prompt is one text, and so are stubs.
@@ -83,6 +68,45 @@ pub fn tools(tools: &[Arc<Tool>], names: &Names, format: Format) -> Value {
     match format {
         Format::Gemini => json!([{ "functionDeclarations": entries }]),
         _ => Value::Array(entries),
+    }
+}
+
+/// These definitions as clients take them that load each only once it was found by a search.
+pub fn deferred(definitions: Value) -> Value {
+    let Value::Array(mut all) = definitions else {
+        return definitions;
+    };
+    for definition in &mut all {
+        definition["defer_loading"] = json!(true);
+    }
+    Value::Array(all)
+}
+
+/// How many bytes the definition of a tool has that a model reads.
+pub fn definition_bytes(tool: &Tool) -> usize {
+    entry(tool, &tool.manifest.id, Format::OpenAi)
+        .to_string()
+        .len()
+}
+
+/// The tools that a search found: as clients of a model API load them, else with scores and
+/// examples.
+pub fn found(hits: &[Hit], names: &Names, format: Option<Format>) -> Value {
+    let found: Vec<Arc<Tool>> = hits.iter().map(|hit| hit.tool.clone()).collect();
+    match format {
+        None => json!({ "tools": hits.iter().map(Hit::describe).collect::<Vec<_>>() }),
+        Some(Format::Anthropic) => {
+            let named = found
+                .iter()
+                .filter_map(|tool| names.name(&tool.manifest.id));
+            named
+                .map(|name| json!({"type": "tool_reference", "tool_name": name}))
+                .collect()
+        }
+        Some(format @ Format::OpenAiResponses) => {
+            json!({"type": "tool_search_output", "tools": tools(&found, names, format)})
+        }
+        Some(format) => tools(&found, names, format),
     }
 }
 
@@ -221,6 +245,25 @@ pub fn describe(tool: &Tool) -> Value {
         "hidden": manifest.hidden,
         "listed": manifest.is_listed,
     })
+}
+
+/// Most characters of a description in a lean list.
+const SHORT_CHARS: usize = 300;
+
+/// The beginning of a description, cut after a sentence.
+pub fn short(description: &str) -> String {
+    let Some((cut, _)) = description.char_indices().nth(SHORT_CHARS) else {
+        return description.to_owned();
+    };
+    let head = &description[..cut];
+    let is_end = |at: &usize| head[..*at].ends_with(['.', '!', '?', '\n', '\u{3002}']);
+    let spaces = head.char_indices().filter(|(_, c)| c.is_whitespace());
+    let ends = spaces.map(|(at, _)| at).filter(is_end);
+    let wide = head.rfind('\u{3002}').map(|at| at + '\u{3002}'.len_utf8());
+    match ends.chain(wide).max() {
+        Some(end) => head[..end].trim_end().to_owned(),
+        None => format!("{head}\u{2026}"),
+    }
 }
 
 /// Keywords that model APIs refuse at the root of an input schema, with the whole list of tools.

@@ -7,7 +7,6 @@ mod answers;
 pub mod broker;
 pub mod export;
 pub mod http;
-mod lists;
 pub mod mcp;
 mod names;
 mod patience;

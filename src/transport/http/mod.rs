@@ -35,11 +35,11 @@ pub use tokens::{Tokens, make as make_token};
 
 use crate::base::semaphore::FairSemaphore;
 use crate::base::text;
+use crate::service::Lists;
 use crate::service::background::Background;
 use crate::transport;
 use crate::transport::announced::Announcements;
 use crate::transport::broker::Brokers;
-use crate::transport::lists::Lists;
 use crate::transport::responses::ModelServer;
 use axum::Router;
 use axum::extract::State;
@@ -74,6 +74,8 @@ pub struct Options {
     pub announced: Arc<Announcements>,
     /// The model server of `/v1/responses`.
     pub model: Option<Arc<ModelServer>>,
+    /// What lists over MCP say of tools.
+    pub style: transport::mcp::ListStyle,
 }
 
 /// Refuses an address that others can reach unless everybody must present a token, over TLS or with
@@ -119,10 +121,12 @@ pub async fn serve(
         brokers,
         announced,
         model,
+        style,
     } = options;
     let server = Arc::new(Server {
         mcp: transport::mcp::StreamableHttp::new(
             background.clone(),
+            style,
             callers.is_own(),
             kill.clone(),
         ),

@@ -230,7 +230,7 @@ impl Run {
         let service = &known.server.service;
         let who = service.catalog.who(&known.caller, label.as_deref());
         let lists = &known.server.lists;
-        let all = lists.find(service, &who, || OfferedTools::new(service, &who));
+        let all = lists.find(&service.catalog, &who, || OfferedTools::new(service, &who));
         let (narrowed, brought) = narrowed(&request.tools)?;
         let taken = ToolNames::new(known, label.as_deref()).taken();
         let own = OwnTools::read_for(&known.caller.user, brought, move |name| {

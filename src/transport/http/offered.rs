@@ -27,12 +27,7 @@ struct TextKey {
 
 impl OfferedTools {
     pub fn new(service: &Service, caller: &Caller) -> OfferedTools {
-        let all = service.tools(caller).unwrap_or_default();
-        let tools = export::offered(
-            all,
-            |id: &str| service.catalog.find(caller, id).ok(),
-            |tool| service.catalog.can_hand_out(caller, tool),
-        );
+        let tools = service.catalog.offered(caller);
         OfferedTools {
             names: export::names(&tools),
             tools,

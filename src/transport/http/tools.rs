@@ -8,12 +8,14 @@ use super::offered::OfferedTools;
 use super::reply::{self, Refusal, Response};
 use super::request::{KnownRequest, Operator, not_operator};
 use crate::base::json::Object;
+use crate::base::text;
 use crate::fault::{Fault, Kind};
 use crate::registry::Filter;
+use crate::service::search::{MAX_HITS, USUAL_HITS};
 use crate::service::{Caller, Phase, metrics, tool_audit};
 use crate::transport::export::{self, Format};
 use crate::transport::names::Names;
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::Path;
 use http::{StatusCode, Uri};
 use serde::Deserialize;
@@ -32,10 +34,13 @@ pub async fn list(known: KnownRequest, uri: Uri) -> Result<Response, Refusal> {
         .ready()
         .map_err(|fault| known.refusal(fault))?;
     let namespace = parameter(&uri, "namespace").map(|namespace| namespace.into_owned());
+    let question = Question::read(&uri)?;
     // Blocks where the text is to be made.
-    let text =
-        tokio::task::spawn_blocking(move || offered_tools(&known, &caller).text(format, namespace))
-            .await;
+    let make = move || match question {
+        Some(question) => question.answer(&known, &caller, format),
+        None => offered_tools(&known, &caller).text(format, namespace),
+    };
+    let text = tokio::task::spawn_blocking(make).await;
     let text = text.map_err(|_| {
         Fault::new(
             Kind::InternalError,
@@ -46,6 +51,39 @@ pub async fn list(known: KnownRequest, uri: Uri) -> Result<Response, Refusal> {
         Some(format) if format.is_text() => reply::plain_text(text),
         _ => reply::json_text(text),
     })
+}
+
+/// What a search asks for.
+struct Question {
+    query: String,
+    limit: usize,
+}
+
+impl Question {
+    /// `None`: nothing is searched.
+    fn read(uri: &Uri) -> Result<Option<Question>, Refusal> {
+        let Some(query) = parameter(uri, "query") else {
+            return Ok(None);
+        };
+        let limit = parameter(uri, "limit").map(|limit| limit.parse());
+        let limit = limit.unwrap_or(Ok(USUAL_HITS)).ok();
+        let limit = limit.filter(|limit| (1..=MAX_HITS).contains(limit));
+        let query = query.into_owned();
+        match limit {
+            Some(limit) => Ok(Some(Question { query, limit })),
+            None => Err(Refusal::malformed(format!("limit: from 1 to {MAX_HITS}."))),
+        }
+    }
+
+    fn answer(&self, known: &KnownRequest, caller: &Caller, format: Option<Format>) -> Bytes {
+        let search = &known.server.service.search;
+        let hits = search.find(caller, &self.query, self.limit);
+        let names = &offered_tools(known, caller).names;
+        match export::found(&hits, names, format) {
+            Value::String(text) => text.into(),
+            value => text::json(&value, false).into(),
+        }
+    }
 }
 
 /// `GET /v1/tools/{tool}`.
@@ -156,7 +194,7 @@ pub fn acting(known: &KnownRequest, uri: &Uri) -> Result<Caller, Refusal> {
 fn offered_tools(known: &KnownRequest, caller: &Caller) -> Arc<OfferedTools> {
     let service = &known.server.service;
     let make = || OfferedTools::new(service, caller);
-    known.server.lists.find(service, caller, make)
+    known.server.lists.find(&service.catalog, caller, make)
 }
 
 fn format(uri: &Uri) -> Result<Option<Format>, Refusal> {

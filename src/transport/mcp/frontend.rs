@@ -5,7 +5,7 @@
 )]
 
 use super::asking::{self, OpenQuestions, Person, Seal, SealedState};
-use super::listed::{self, ToolList};
+use super::listed::{self, ListStyle, ToolList, ToolLists};
 use super::request::McpRequest;
 use super::tasks::Tasks;
 use super::{message, results};
@@ -21,7 +21,6 @@ use crate::service::{
     Approver, Arguments, CallRequest, CallResult, Caller, Charged, Event, Report, Service, Sink,
     output,
 };
-use crate::transport::lists::Lists;
 use rmcp::ServerHandler;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, CancelTaskParams, ClientCapabilities,
@@ -64,7 +63,7 @@ type ClientReply = (Option<String>, Option<InputResponses>);
 /// What all clients of one server share.
 pub struct Mcp {
     pub service: Arc<Service>,
-    lists: Arc<Lists<ToolList>>,
+    lists: Arc<ToolLists>,
     seal: Seal,
     /// Questions to the persons of clients that make a call again with the answer.
     questions: Arc<OpenQuestions>,
@@ -74,10 +73,14 @@ pub struct Mcp {
 }
 
 impl Mcp {
-    pub fn new(service: Arc<Service>, background: Option<Arc<Background>>) -> Arc<Mcp> {
+    pub fn new(
+        service: Arc<Service>,
+        background: Option<Arc<Background>>,
+        style: ListStyle,
+    ) -> Arc<Mcp> {
         Arc::new(Mcp {
             background,
-            lists: Arc::default(),
+            lists: Arc::new(ToolLists::new(style)),
             seal: Seal::new(),
             questions: Arc::new(OpenQuestions::new(service.limiter.clone())),
             tasks: Tasks::default(),
@@ -142,7 +145,7 @@ impl Frontend {
     /// The tools of this request's caller.
     fn offered(&self, context: &RequestContext<RoleServer>) -> Result<Arc<ToolList>, ErrorData> {
         let caller = self.who(McpRequest::find(context)?, context)?;
-        Ok(ToolList::find(&self.mcp.lists, &self.mcp.service, &caller))
+        Ok(self.mcp.lists.find(&self.mcp.service, &caller))
     }
 
     /// Like `offered`, for a request that leads to a call: if it cannot be read, that is recorded.
@@ -450,7 +453,9 @@ impl ServerHandler for Frontend {
         let caller = CALLER
             .try_with(|caller| self.mcp.service.catalog.who(caller, None))
             .ok()?;
-        ToolList::find(&self.mcp.lists, &self.mcp.service, &caller)
+        self.mcp
+            .lists
+            .find(&self.mcp.service, &caller)
             .tool(name)
             .cloned()
     }

@@ -3,6 +3,7 @@
 //! how many are open.
 
 use super::frontend::{CALLER, Frontend, Mcp};
+use super::listed::ListStyle;
 use super::message::{self, Message, Received, message_of};
 use super::request::McpRequest;
 use super::sessions::{LeaseError, SessionLease, Sessions};
@@ -56,6 +57,7 @@ impl StreamableHttp {
     /// `is_alone`: only one user can connect. `closing` is cancelled when the server ends.
     pub fn new(
         background: Arc<Background>,
+        style: ListStyle,
         is_alone: bool,
         closing: CancellationToken,
     ) -> StreamableHttp {
@@ -70,7 +72,7 @@ impl StreamableHttp {
             .disable_allowed_hosts()
             .disable_allowed_origins();
         config.max_request_body_bytes = MAX_MESSAGE_BYTES;
-        let mcp = Mcp::new(service, Some(background));
+        let mcp = Mcp::new(service, Some(background), style);
         // rmcp makes a frontend for each session, and for each request of a newer client.
         let frontend = {
             let mcp = mcp.clone();

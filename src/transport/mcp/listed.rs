@@ -7,9 +7,8 @@ use crate::fault::Kind;
 use crate::manifest::{Document, Manifest};
 use crate::registry;
 use crate::service::artifacts::{ListedArtifact, OpenArtifact};
-use crate::service::{CallResult, Caller, Effects, Report, Service, output};
+use crate::service::{CallResult, Caller, Effects, Lists, Report, Service, output};
 use crate::transport::export;
-use crate::transport::lists::Lists;
 use crate::transport::names::Names;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -34,13 +33,53 @@ pub struct ToolList {
     pub documents: Documents,
 }
 
-impl ToolList {
-    /// The list of a caller.
-    pub fn find(lists: &Lists<ToolList>, service: &Service, caller: &Caller) -> Arc<ToolList> {
-        lists.find(service, caller, || ToolList::new(service, caller))
+/// The tools by which others are found and called.
+const LAZY: [&str; 2] = ["core:call-tool", "core:search-tools"];
+
+/// What lists say of tools.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ListStyle {
+    #[default]
+    Whole,
+    /// Short descriptions, and no schemas of outputs.
+    Lean,
+    /// Only the tools by which all others are found and called.
+    Lazy,
+}
+
+impl ListStyle {
+    fn shows(self, manifest: &Manifest) -> bool {
+        match self {
+            ListStyle::Lazy => LAZY.contains(&manifest.id.as_str()),
+            ListStyle::Whole | ListStyle::Lean => manifest.is_listed,
+        }
+    }
+}
+
+/// The lists of all callers.
+#[derive(Default)]
+pub struct ToolLists {
+    pub style: ListStyle,
+    lists: Lists<ToolList>,
+}
+
+impl ToolLists {
+    pub fn new(style: ListStyle) -> ToolLists {
+        ToolLists {
+            style,
+            lists: Lists::default(),
+        }
     }
 
-    fn new(service: &Service, caller: &Caller) -> ToolList {
+    /// The list of a caller.
+    pub fn find(&self, service: &Service, caller: &Caller) -> Arc<ToolList> {
+        let make = || ToolList::new(service, caller, self.style);
+        self.lists.find(&service.catalog, caller, make)
+    }
+}
+
+impl ToolList {
+    fn new(service: &Service, caller: &Caller, style: ListStyle) -> ToolList {
         let snapshot = service.catalog.registry.snapshot();
         let mut listed: Vec<Arc<registry::Tool>> = service
             .tools(caller)
@@ -69,7 +108,7 @@ impl ToolList {
             .iter()
             // Tools that are left out keep their names: a call says why it is refused, and a hidden
             // tool runs.
-            .filter(|tool| tool.manifest.is_listed && snapshot.find(&tool.manifest.id).is_ok())
+            .filter(|tool| style.shows(&tool.manifest) && snapshot.find(&tool.manifest.id).is_ok())
             .filter(|tool| {
                 service.catalog.can_call(caller, tool) && tool.manifest.document().is_none()
             })
@@ -78,6 +117,7 @@ impl ToolList {
                     &tool.manifest,
                     &names.name(&tool.manifest.id)?,
                     service.catalog.effects(tool),
+                    style,
                 ))
             })
             .collect();
@@ -162,17 +202,23 @@ fn cursor_name(cursor: &str) -> Option<String> {
 
 /// A manifest as a tool that the strictest client and model API takes. The service also checks what
 /// is left out here. `effects`: what it may touch here, where that is known.
-fn describe(manifest: &Manifest, name: &str, effects: Option<Effects>) -> Tool {
+fn describe(manifest: &Manifest, name: &str, effects: Option<Effects>, style: ListStyle) -> Tool {
+    let is_lean = style == ListStyle::Lean;
+    let whole = export::description(manifest);
     let mut tool = Tool::new(
         name.to_owned(),
-        export::description(manifest),
+        if is_lean {
+            export::short(&whole)
+        } else {
+            whole
+        },
         Arc::new(export::input_schema(manifest)),
     )
     .with_title(text::printable(&manifest.display_name))
     .with_meta(meta(manifest));
     // The answer to a call that runs in the background is its receipt.
     if let Some(schema) =
-        export::output_schema(manifest).filter(|_| !manifest.execution.asynchronous)
+        export::output_schema(manifest).filter(|_| !is_lean && !manifest.execution.asynchronous)
     {
         tool = tool.with_raw_output_schema(Arc::new(schema));
     }
@@ -205,6 +251,9 @@ fn meta(manifest: &Manifest) -> MetaObject {
     meta.insert("dev.toolhost/digest".into(), json!(manifest.digest));
     if !manifest.tags.is_empty() {
         meta.insert("dev.toolhost/tags".into(), json!(manifest.tags));
+        // Claude Code finds tools by it that it has not loaded.
+        let hint = text::printable(&manifest.tags.join(" "));
+        meta.insert("anthropic/searchHint".into(), json!(hint));
     }
     meta
 }

@@ -14,5 +14,6 @@ mod tasks;
 
 pub use frontend::Mcp;
 pub use http::{ReplyBody, Sender, StreamableHttp};
+pub use listed::ListStyle;
 pub use message::Message;
 pub use stdio::{Client, serve};

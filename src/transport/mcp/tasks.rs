@@ -2,12 +2,11 @@
 //! ends with the server.
 
 use super::asking::{self, requests};
-use super::listed::ToolList;
+use super::listed::ToolLists;
 use super::results;
 use crate::base::lock;
 use crate::base::semaphore::Permit;
 use crate::service::{CallRequest, CallResult, Service, Sink};
-use crate::transport::lists::Lists;
 use rmcp::ErrorData;
 use rmcp::model::{CallToolResult, Task};
 use rmcp::task_manager::{TaskContext, TaskExit, TaskManager, TaskOptions};
@@ -50,7 +49,7 @@ impl Tasks {
     /// principal.
     pub fn begin(
         &self,
-        host: (Arc<Service>, Arc<Lists<ToolList>>),
+        host: (Arc<Service>, Arc<ToolLists>),
         user: String,
         kept: Permit,
         call: CallRequest,
@@ -94,7 +93,7 @@ impl Tasks {
 
 /// The call, again with each round of answers.
 async fn run(
-    host: (Arc<Service>, Arc<Lists<ToolList>>),
+    host: (Arc<Service>, Arc<ToolLists>),
     mut call: CallRequest,
     context: &TaskContext,
 ) -> Result<CallToolResult, TaskExit> {
@@ -108,7 +107,7 @@ async fn run(
             CallResult::Questions(questions) => questions,
             other => {
                 report.outcome = other;
-                ToolList::find(&lists, &service, &caller).rename(&mut report);
+                lists.find(&service, &caller).rename(&mut report);
                 return Ok(results::whole(report).await);
             }
         };

@@ -1,8 +1,9 @@
 //! Lists of tools, each made once for the tools and rules of one moment, and for callers with the
 //! same rights.
 
+use super::catalog::{Catalog, OfferKey};
+use super::request::Caller;
 use crate::base::lock;
-use crate::service::{Caller, OfferKey, Service};
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// Lists that are kept.
@@ -22,9 +23,9 @@ impl<L> Default for Lists<L> {
 
 impl<L> Lists<L> {
     /// The list of a caller. It is not kept while the rules cannot be read.
-    pub fn find(&self, service: &Service, caller: &Caller, make: impl FnOnce() -> L) -> Arc<L> {
+    pub fn find(&self, catalog: &Catalog, caller: &Caller, make: impl FnOnce() -> L) -> Arc<L> {
         let make = || Arc::new(make());
-        let Ok(key) = service.catalog.offer_key(caller) else {
+        let Ok(key) = catalog.offer_key(caller) else {
             return make();
         };
         self.cell(key).get_or_init(make).clone()

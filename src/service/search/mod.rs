@@ -1,0 +1,87 @@
+//! Search: which of the tools that a caller is offered fit a question (`core:search-tools`).
+
+mod index;
+pub(super) mod named_call;
+mod sample;
+
+use super::catalog::Catalog;
+use super::lists::Lists;
+use super::request::Caller;
+use crate::base::text;
+use crate::executor::{self, Ending, Executor, Outcome};
+pub use index::{Hit, SearchIndex};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// How many tools an answer has unless the question says otherwise, and at most.
+pub const USUAL_HITS: usize = 5;
+pub const MAX_HITS: usize = 50;
+
+/// The indexes of the tools that callers are offered.
+pub struct Search {
+    catalog: Arc<Catalog>,
+    indexes: Lists<SearchIndex>,
+}
+
+impl Search {
+    pub(super) fn new(catalog: Arc<Catalog>) -> Search {
+        Search {
+            catalog,
+            indexes: Lists::default(),
+        }
+    }
+
+    /// The tools that fit a question best. Takes long where the index is to be made.
+    pub fn find(&self, caller: &Caller, question: &str, limit: usize) -> Vec<Hit> {
+        let make = || SearchIndex::new(self.catalog.offered(caller));
+        self.indexes
+            .find(&self.catalog, caller, make)
+            .find(question, limit)
+    }
+}
+
+impl Hit {
+    /// The tool as a model needs it to make a call.
+    pub fn describe(&self) -> Value {
+        let manifest = &self.tool.manifest;
+        json!({
+            "toolId": manifest.id,
+            "description": text::printable_block(&manifest.description),
+            "score": self.score,
+            "alike": self.alike,
+            "parameters": manifest.parameters.as_ref().map(|schema| &schema.raw),
+            "example": sample::input(manifest),
+        })
+    }
+}
+
+/// The tool `core:search-tools`.
+pub(super) struct SearchTool(pub Arc<Search>);
+
+impl Executor for SearchTool {
+    fn run<'a>(
+        &'a self,
+        context: &'a executor::Context,
+        call: executor::Call,
+        _: &'a executor::ToolSender,
+    ) -> executor::Running<'a> {
+        Box::pin(async move {
+            let started = Instant::now();
+            let caller = Caller::named(&context.user);
+            let question = call.input["query"].as_str().unwrap_or_default().to_owned();
+            let limit = call.input["limit"].as_u64().unwrap_or(USUAL_HITS as u64);
+            let search = self.0.clone();
+            let answer = move || {
+                let mut hits = search.find(&caller, &question, limit as usize);
+                // A tool cannot hand out what its client runs.
+                hits.retain(|hit| hit.tool.manifest.client_tool().is_none());
+                let tools: Vec<Value> = hits.iter().map(Hit::describe).collect();
+                Ending::answer(&json!({ "tools": tools }))
+            };
+            let ending = context.deadline.run(true, answer).await?;
+            let lasted = crate::base::millis(started.elapsed());
+            Ok(Outcome::new(ending, lasted))
+        })
+    }
+}

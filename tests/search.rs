@@ -1,0 +1,234 @@
+//! Search: questions in everyday words find their tool among a thousand, a caller sees only its own
+//! tools, and a client that is shown two tools calls all others.
+
+use crate::http::{Web, caller, served_to, write_callers};
+use crate::prelude::*;
+use serde_json::Map;
+use toolhost::manifest::Manifest;
+use toolhost::registry::Tool;
+use toolhost::service::search::SearchIndex;
+
+/// How many of the questions must find their tool among the first five (B-012, B-013).
+const GATE: f64 = 0.75;
+
+#[derive(serde::Deserialize)]
+struct Listed {
+    server: String,
+    name: String,
+    description: String,
+    parameters: Vec<String>,
+}
+
+#[derive(serde::Deserialize)]
+struct Question {
+    question: String,
+    tool: String,
+}
+
+fn data<T: serde::de::DeserializeOwned>(name: &str) -> Vec<T> {
+    let file = repository("tests/search").join(name);
+    serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap()
+}
+
+/// A tool as the server lists it, or a copy of it by another name.
+fn tool(listed: &Listed, prefix: &str) -> Arc<Tool> {
+    let parameters = listed
+        .parameters
+        .iter()
+        .map(|name| (name.clone(), json!({})));
+    let manifest = made_of(
+        "a:b",
+        json!({"type": "definition-only"}),
+        json!({
+            "description": listed.description,
+            "parameters": {"type": "object", "properties": Map::from_iter(parameters)},
+        }),
+    );
+    let id = format!("{prefix}{}:{}", listed.server, listed.name);
+    let display_name = listed.name.clone();
+    Arc::new(Tool::of_request(Manifest {
+        id,
+        display_name,
+        ..manifest
+    }))
+}
+
+/// Which part of the questions has its tool among the first five.
+fn found(index: &SearchIndex, questions: &[Question]) -> f64 {
+    let hits = questions.iter().filter(|asked| {
+        let hits = index.find(&asked.question, 5);
+        assert!(hits.len() <= 5);
+        assert!(hits.is_sorted_by(|a, b| a.score >= b.score));
+        assert!(hits.iter().all(|hit| (0.0..=1.0).contains(&hit.score)));
+        hits.iter().any(|hit| hit.tool.manifest.id == asked.tool)
+    });
+    hits.count() as f64 / questions.len() as f64
+}
+
+#[test]
+fn questions_in_everyday_words_find_their_tool_among_a_thousand() {
+    let listed: Vec<Listed> = data("tools.json");
+    let originals = listed.iter().map(|listed| tool(listed, ""));
+    let copies = listed.iter().map(|listed| tool(listed, "team-"));
+    let index = SearchIndex::new(originals.chain(copies).take(1000).collect());
+    let known = found(&index, &data("questions.json"));
+    // Of these none was looked at while the weights were chosen.
+    let other = found(&index, &data("more-questions.json"));
+    println!("first five: {known:.3} of the questions, {other:.3} of the others");
+    assert!(known >= GATE, "{known:.3}");
+    assert!(other >= GATE - 0.05, "{other:.3}");
+    assert!(index.find("", 5).is_empty());
+    assert!(index.find("\u{7f}?!", 5).is_empty());
+}
+
+/// Fifty tools, one of which resizes pictures, and one that only `ops` may call.
+fn crowd(playground: &Playground) {
+    let echo = "import json, sys\nprint(json.dumps(json.load(sys.stdin)))\n";
+    let mut define = |id: &str, description: &str, more: Value| {
+        let mut all = json!({"description": description, "parameters": {"type": "object",
+            "properties": {"file": {"type": "string"}, "width": {"type": "integer", "minimum": 1}},
+            "required": ["file", "width"]}});
+        all.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        let name = id.replace(':', "_");
+        playground.tool_at(id, "python", &format!("{name}/main.py"), echo, all);
+    };
+    define(
+        "image:scale",
+        "Changes the size of an image file.",
+        json!({}),
+    );
+    define(
+        "ops:resize",
+        "Resizes a picture on the disk of the server.",
+        json!({}),
+    );
+    for n in 0..48 {
+        define(
+            &format!("misc:report-{n}"),
+            &format!("Writes report number {n} of the month."),
+            json!({}),
+        );
+    }
+}
+
+fn searched(web: &Web, header: &str, query: &str) -> Vec<String> {
+    let reply = web.get(&format!("/v1/tools?query={query}"), &[header]);
+    let tools = reply.json()["tools"].as_array().unwrap().clone();
+    tools
+        .iter()
+        .map(|tool| tool["toolId"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+#[test]
+fn a_caller_finds_its_own_tools_alone_and_the_same_way_everywhere() {
+    let (playground, web, [agent, boss]) = served_to(["agent", "boss"], |playground| {
+        crowd(playground);
+        let own = caller("agent", "").replace("[\"*\"]", "[\"image:*\", \"misc:*\", \"core:*\"]");
+        write_callers(playground, &(own + &caller("boss", "")));
+    });
+    assert_eq!(
+        searched(&web, &boss, "resize+a+picture")[..2],
+        ["ops:resize", "image:scale"]
+    );
+    assert_eq!(searched(&web, &agent, "resize+a+picture"), ["image:scale"]);
+    assert_eq!(searched(&web, &agent, ""), Vec::<String>::new());
+    let answer = web.call(
+        "core:search-tools",
+        &json!({"query": "resize a picture", "limit": 3}),
+        &[&agent],
+    );
+    let hit = &answer.json()["outputData"]["tools"];
+    assert_eq!(hit.as_array().unwrap().len(), 1, "{hit}");
+    assert_eq!(hit[0]["toolId"], "image:scale");
+    assert_eq!(hit[0]["example"], json!({"file": "text", "width": 1}));
+    let loaded = |format: &str| {
+        let path = format!("/v1/tools?query=resize+a+picture&format={format}");
+        web.get(&path, &[&agent]).json()
+    };
+    let reference = json!([{"type": "tool_reference", "tool_name": "image__scale"}]);
+    assert_eq!(loaded("anthropic"), reference);
+    assert_eq!(
+        loaded("openai-responses")["tools"][0]["name"],
+        "image__scale"
+    );
+    web.get("/v1/tools?query=a&limit=0", &[&agent])
+        .is(400, "ParameterValidationError: limit: from 1 to 50");
+    let shown = playground.cli(&[
+        "search", "resize", "a", "picture", "--caller", "agent", "--json",
+    ]);
+    assert!(shown.text().contains("image:scale"), "{}", shown.text());
+}
+
+#[test]
+fn a_lazy_client_sees_two_tools_and_calls_all_others_by_their_own_rights() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    crowd(&playground);
+    playground.policy(
+        "agree",
+        "image:scale",
+        "confirm = \"a person agrees to pictures\"\n",
+    );
+    playground.settle();
+    let mut host = playground.host();
+    host.args(["serve", "--stdio", "--lazy"]);
+    let mut server = Server::with(host);
+    assert_eq!(server.names(), ["core__call-tool", "core__search-tools"]);
+    let given = json!({"file": "a.png", "width": 3});
+    let call = |tool: &str| json!({"tool": tool, "arguments": given});
+    let answer = server.called("core:call-tool", call("misc:report-7"));
+    assert!(words(&answer).contains("a.png"), "{answer}");
+    // Neither the arguments' schema nor a person is passed over.
+    let wrong = json!({"tool": "misc:report-7", "arguments": {"file": 3}});
+    let wrong = server.called("core:call-tool", wrong);
+    assert_eq!(kind(&wrong), "ParameterValidationError", "{wrong}");
+    let refused = server.called("core:call-tool", call("image:scale"));
+    assert_eq!(kind(&refused), "SecurityError", "{refused}");
+    let lost = server.called("core:call-tool", json!({"arguments": {}}));
+    assert_eq!(kind(&lost), "ParameterValidationError", "{lost}");
+    drop(server);
+    let records = playground.records();
+    let tools: Vec<&Value> = records.iter().map(|record| &record["tool"]).collect();
+    assert!(tools.contains(&&json!("misc:report-7@1.0.0")), "{tools:?}");
+}
+
+#[test]
+fn lean_lists_are_shorter_and_say_the_same_tools() {
+    let host = host();
+    let long = "It sums numbers. ".repeat(60);
+    host.tool(
+        "a:sum",
+        json!({"description": long, "output": {"type": "object"}}),
+    );
+    let (_, whole, _) = host.run(&["list", "--bytes"]);
+    assert!(whole.contains("a:sum") && whole.contains("all"), "{whole}");
+    let deferred = host.json(&[
+        "list",
+        "--format",
+        "anthropic",
+        "--defer",
+        "--namespace",
+        "a",
+    ]);
+    assert_eq!(deferred[0]["defer_loading"], true, "{deferred}");
+    let lists = [&["serve", "--stdio"][..], &["serve", "--stdio", "--lean"]].map(|arguments| {
+        let mut command = host.process();
+        command.args(arguments);
+        let mut server = Server::with(command);
+        server.hello();
+        let listed = server.asked("tools/list", json!({}));
+        let tools = listed["result"]["tools"].as_array().unwrap().clone();
+        tools
+            .into_iter()
+            .find(|tool| tool["name"] == "a__sum")
+            .unwrap()
+    });
+    let [whole, lean] = lists;
+    let short = lean["description"].as_str().unwrap();
+    assert!(short.ends_with('.') && short.len() <= 300, "{short}");
+    assert!(whole["description"].as_str().unwrap().len() > 900);
+    assert!(whole["outputSchema"].is_object() && lean["outputSchema"].is_null());
+    assert_eq!(whole["inputSchema"], lean["inputSchema"]);
+}

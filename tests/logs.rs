@@ -162,3 +162,68 @@ fn a_log_that_nobody_reads_holds_up_no_call_and_what_is_lost_is_told() {
     );
     assert!(seen > 1000, "what found room was kept: {seen} lines");
 }
+
+/// What a person sees of past calls: the newest, by tool, by how they ended, one alone, and as they end.
+#[test]
+fn past_calls_are_shown_chosen_and_followed() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    playground.tool("fine", "python", "print('{}')\n", json!({}));
+    playground.tool(
+        "bad",
+        "python",
+        "raise SystemExit('\x1b[2J broke')\n",
+        json!({}),
+    );
+    playground.settle();
+    let mut follow = playground.host();
+    follow
+        .args(["log", "--follow", "--json"])
+        .stdout(Stdio::piped());
+    let mut follow = follow.spawn().unwrap();
+    let mut followed = BufReader::new(follow.stdout.take().unwrap()).lines();
+    let shown = |more: &[&str]| playground.cli(&[&["log"], more].concat());
+    let json = |more: &[&str]| -> Vec<Value> {
+        let ended = shown(&[more, &["--json"]].concat());
+        let lines = ended.text();
+        let lines = lines.lines().filter(|line| line.starts_with('{'));
+        lines
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    };
+    assert!(shown(&[]).text().contains("No such call is recorded."));
+    playground.call("esc:fine", "{}");
+    playground.call("esc:bad", "{}");
+    playground.call("esc:none", "{}");
+    for tool in ["esc:fine", "esc:bad", "esc:none"] {
+        let record: Value = serde_json::from_str(&followed.next().unwrap().unwrap()).unwrap();
+        assert_eq!(record["tool"], tool);
+    }
+    follow.kill().unwrap();
+    follow.wait().unwrap();
+    let tools = |records: Vec<Value>| -> Vec<String> {
+        let named = records
+            .iter()
+            .map(|record| record["tool"].as_str().unwrap().to_owned());
+        named.collect()
+    };
+    assert_eq!(tools(json(&[])), ["esc:fine", "esc:bad", "esc:none"]);
+    assert_eq!(tools(json(&["--failed"])), ["esc:bad"]);
+    assert_eq!(tools(json(&["--refused"])), ["esc:none"]);
+    assert_eq!(tools(json(&["--tool", "esc:fine"])), ["esc:fine"]);
+    assert_eq!(tools(json(&["--limit", "1"])), ["esc:none"]);
+    assert_eq!(tools(json(&["--since", "1h"])).len(), 3);
+    assert!(json(&["--since", "2100-01-01T00:00:00Z"]).is_empty());
+    assert!(json(&["--caller", "nobody-else"]).is_empty());
+    let bad = &json(&["--failed"])[0];
+    let one = shown(&[bad["call"].as_str().unwrap()]);
+    assert!(
+        one.text().contains("esc:bad") && !one.text().contains('\u{1b}'),
+        "{}",
+        one.text()
+    );
+    let table = shown(&["--failed"]).text();
+    assert!(
+        table.contains("ScriptError") && !table.contains('\u{1b}'),
+        "{table}"
+    );
+}

@@ -84,7 +84,7 @@ fn questions_in_everyday_words_find_their_tool_among_a_thousand() {
 /// Fifty tools, one of which resizes pictures, and one that only `ops` may call.
 fn crowd(playground: &Playground) {
     let echo = "import json, sys\nprint(json.dumps(json.load(sys.stdin)))\n";
-    let mut define = |id: &str, description: &str, more: Value| {
+    let define = |id: &str, description: &str, more: Value| {
         let mut all = json!({"description": description, "parameters": {"type": "object",
             "properties": {"file": {"type": "string"}, "width": {"type": "integer", "minimum": 1}},
             "required": ["file", "width"]}});
@@ -183,11 +183,15 @@ fn a_lazy_client_sees_two_tools_and_calls_all_others_by_their_own_rights() {
     // Neither the arguments' schema nor a person is passed over.
     let wrong = json!({"tool": "misc:report-7", "arguments": {"file": 3}});
     let wrong = server.called("core:call-tool", wrong);
-    assert_eq!(kind(&wrong), "ParameterValidationError", "{wrong}");
+    assert!(
+        words(&wrong).contains("ParameterValidationError"),
+        "{wrong}"
+    );
     let refused = server.called("core:call-tool", call("image:scale"));
-    assert_eq!(kind(&refused), "SecurityError", "{refused}");
+    assert!(words(&refused).contains("image__scale failed"), "{refused}");
+    assert!(!words(&refused).contains("a.png"), "{refused}");
     let lost = server.called("core:call-tool", json!({"arguments": {}}));
-    assert_eq!(kind(&lost), "ParameterValidationError", "{lost}");
+    assert!(words(&lost).contains("ParameterValidationError"), "{lost}");
     drop(server);
     let records = playground.records();
     let tools: Vec<&Value> = records.iter().map(|record| &record["tool"]).collect();
@@ -204,14 +208,17 @@ fn lean_lists_are_shorter_and_say_the_same_tools() {
     );
     let (_, whole, _) = host.run(&["list", "--bytes"]);
     assert!(whole.contains("a:sum") && whole.contains("all"), "{whole}");
-    let deferred = host.json(&[
-        "list",
-        "--format",
-        "anthropic",
-        "--defer",
-        "--namespace",
-        "a",
-    ]);
+    let deferred = host
+        .run(&[
+            "list",
+            "--format",
+            "anthropic",
+            "--defer",
+            "--namespace",
+            "a",
+        ])
+        .1;
+    let deferred: Value = serde_json::from_str(&deferred).unwrap();
     assert_eq!(deferred[0]["defer_loading"], true, "{deferred}");
     let lists = [&["serve", "--stdio"][..], &["serve", "--stdio", "--lean"]].map(|arguments| {
         let mut command = host.process();

@@ -1,18 +1,79 @@
-//! `toolhost log`: the audit log itself.
+//! `toolhost log`: past and running calls, one call, and the audit log itself.
 
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
 use super::{host, words};
-use crate::base::text::{self, printable};
-use crate::service::audit::Walk;
-use serde_json::json;
+use crate::base;
+use crate::base::text::printable;
+use crate::manifest::Selector;
+use crate::service::audit::{self, Walk};
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
+
+/// How often a log is looked at that grows.
+const LOOK_INTERVAL: Duration = Duration::from_millis(300);
 
 #[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct Args {
     #[command(subcommand)]
-    verb: Verb,
+    verb: Option<Verb>,
+    /// Show the record of this call
+    #[arg(value_name = "CALL", conflicts_with_all = ["follow", "limit"])]
+    call: Option<String>,
+    /// Only calls of this tool, of ns:* or of *
+    #[arg(long, value_name = "TOOL", value_parser = |text: &str| Selector::try_from(text.to_owned()))]
+    tool: Option<Selector>,
+    /// Only calls of this caller
+    #[arg(long, value_name = "NAME")]
+    caller: Option<String>,
+    /// Only calls that were refused before anything ran
+    #[arg(long)]
+    refused: bool,
+    /// Only calls that ran and failed
+    #[arg(long, conflicts_with = "refused")]
+    failed: bool,
+    /// Only calls since then: 90s, 15m, 2h, or a time as 2026-11-29T10:00:00Z
+    #[arg(long, value_name = "WHEN", value_parser = since)]
+    since: Option<Timestamp>,
+    /// Most calls to show, the newest
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..))]
+    limit: u16,
+    /// Go on: show each call as it ends
+    #[arg(long)]
+    follow: bool,
+    /// Print JSON: a record on each line
+    #[arg(long)]
+    json: bool,
+}
+
+fn since(text: &str) -> Result<Timestamp, String> {
+    let span = text.parse::<SignedDuration>();
+    let before = span.map_or_else(
+        |_| text.parse(),
+        |span| Timestamp::now().saturating_sub(span),
+    );
+    before.map_err(|_| "write 90s, 15m, 2h, or a time as 2026-11-29T10:00:00Z".to_owned())
+}
+
+impl Args {
+    fn fits(&self, record: &Value) -> bool {
+        let is_refused = text(record, "decision") == "refused";
+        let time = text(record, "time").parse::<Timestamp>();
+        let tool = self.tool.as_ref();
+        let caller = self.caller.as_deref();
+        tool.is_none_or(|tool| tool.matches(text(record, "tool")))
+            && caller.is_none_or(|caller| caller == text(record, "user"))
+            && (!self.refused || is_refused)
+            && (!self.failed || !is_refused && text(record, "outcome") != "success")
+            && self
+                .since
+                .is_none_or(|since| time.is_ok_and(|time| time >= since))
+    }
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -32,15 +93,99 @@ struct VerifyArgs {
 }
 
 pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
-    let Verb::Verify(VerifyArgs { heads, json }) = args.verb;
     let log = host::audit_log(settings)?;
+    match (&args.verb, &args.call) {
+        (Some(Verb::Verify(verify)), _) => self::verify(&log, verify),
+        (None, Some(call)) => {
+            let past = log.recall(call);
+            let past = past.map_err(|why| Refusal::new(Exit::Caller, printable(&why)))?;
+            words::answer(&past.record, args.json, || words::render(&past.record, &[]));
+            Ok(Exit::Ok.into())
+        }
+        (None, None) => list(&log, &args).map_err(|why| {
+            let shown = base::text::path(log.path());
+            Refusal::new(Exit::Host, format!("{shown}: {why}")).into()
+        }),
+    }
+}
+
+/// The newest calls, those that run, and, where that is asked for, each that ends from now on.
+fn list(log: &audit::Log, args: &Args) -> io::Result<ExitCode> {
+    let mut follower = args.follow.then(|| log.follow()).transpose()?;
+    let ended = log.newest(args.limit.into(), |record| args.fits(record))?;
+    // What is refused or has failed does not run.
+    let running = match args.refused || args.failed {
+        true => Vec::new(),
+        false => log.running()?,
+    };
+    let running: Vec<Value> = running.into_iter().filter(|it| args.fits(it)).collect();
+    if args.json {
+        ended.iter().chain(&running).for_each(words::say_json);
+    } else if ended.is_empty() && running.is_empty() {
+        words::say("No such call is recorded.");
+    } else {
+        let all = ended.iter().chain(&running);
+        let rows: Vec<Value> = all.map(row).collect();
+        words::show(words::table(&rows, &COLUMNS, &["message"]).as_bytes());
+    }
+    // A record that was written meanwhile was shown already.
+    let last = ended.last().and_then(place);
+    while let Some(follower) = &mut follower {
+        match follower.next_call()? {
+            Some(record) if !args.fits(&record) || place(&record) <= last => {}
+            Some(record) if args.json => words::say_json(&record),
+            Some(record) => words::say(&line(&row(&record))),
+            None => std::thread::sleep(LOOK_INTERVAL),
+        }
+        if words::lost() {
+            break;
+        }
+    }
+    Ok(Exit::Ok.into())
+}
+
+fn text<'r>(record: &'r Value, member: &str) -> &'r str {
+    record[member].as_str().unwrap_or_default()
+}
+
+/// The place of a record in its chain.
+fn place(record: &Value) -> Option<u64> {
+    record["chain"]["n"].as_u64()
+}
+
+const COLUMNS: [&str; 6] = ["time", "call", "caller", "tool", "outcome", "ms"];
+
+/// What the table says of a call.
+fn row(record: &Value) -> Value {
+    let time = text(record, "time").split('.').next().unwrap_or_default();
+    let tool = [text(record, "tool"), text(record, "version")].join("@");
+    let outcome = match text(record, "outcome") {
+        "" => "running",
+        outcome => outcome,
+    };
+    json!({
+        "time": time, "call": record["call"], "caller": record["user"],
+        "tool": tool.trim_end_matches('@'),
+        "outcome": outcome, "ms": record["usage"]["wallMs"], "message": record["message"],
+    })
+}
+
+fn line(row: &Value) -> String {
+    let cells = COLUMNS.iter().chain(&["message"]);
+    let cells = cells.filter(|column| !row[**column].is_null());
+    let cells: Vec<String> = cells.map(|column| words::flat(&row[*column])).collect();
+    printable(&cells.join("  "))
+}
+
+fn verify(log: &audit::Log, args: &VerifyArgs) -> anyhow::Result<ExitCode> {
+    let VerifyArgs { heads, json } = args;
     let verified = log.verify(heads.as_deref().or(log.heads()));
     let verified = verified.map_err(|why| Refusal::new(Exit::Host, printable(&why)))?;
     let holds = verified.breaches.is_empty();
     let mut told = json!(verified);
     told["holds"] = json!(holds);
     told["log"] = json!(log.path());
-    words::answer(&told, json, || report(&verified, log.path()));
+    words::answer(&told, *json, || report(&verified, log.path()));
     Ok(if holds { Exit::Ok } else { Exit::Host }.into())
 }
 
@@ -62,7 +207,7 @@ fn report(verified: &Walk, log: &Path) -> String {
     } else {
         ""
     };
-    let log = text::path(log);
+    let log = base::text::path(log);
     format!(
         "{verdict}: {log}\n{found}{}{unseen}",
         words::render(&rest, &[])

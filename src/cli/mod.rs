@@ -71,7 +71,7 @@ enum Verb {
     Check(check::Args),
     /// Show what a tool may touch, without running it
     Audit(audit::Args),
-    /// Verify the audit log
+    /// Show past and running calls, or verify the audit log
     Log(log::Args),
     /// Compare two policies, manifests or audits: what becomes possible, and what no longer is
     Diff(diff::Args),

@@ -20,11 +20,13 @@ use std::sync::Arc;
 /// Paths that are answered without a token: they say nothing of this host.
 const OPEN: [&str; 3] = ["/healthz", "/readyz", "/openapi.json"];
 /// Parameters that a query may have.
-const PARAMETERS: [&str; 6] = [
+const PARAMETERS: [&str; 8] = [
     "as",
     "format",
+    "limit",
     "namespace",
     "order",
+    "query",
     "starting_after",
     "stream",
 ];

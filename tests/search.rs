@@ -133,11 +133,11 @@ fn a_caller_finds_its_own_tools_alone_and_the_same_way_everywhere() {
         searched(&web, &boss, "resize+a+picture")[..2],
         ["ops:resize", "image:scale"]
     );
-    assert_eq!(searched(&web, &agent, "resize+a+picture"), ["image:scale"]);
+    assert_eq!(searched(&web, &agent, "resize+picture"), ["image:scale"]);
     assert_eq!(searched(&web, &agent, ""), Vec::<String>::new());
     let answer = web.call(
         "core:search-tools",
-        &json!({"query": "resize a picture", "limit": 3}),
+        &json!({"query": "resize picture", "limit": 3}),
         &[&agent],
     );
     let hit = &answer.json()["outputData"]["tools"];
@@ -145,7 +145,7 @@ fn a_caller_finds_its_own_tools_alone_and_the_same_way_everywhere() {
     assert_eq!(hit[0]["toolId"], "image:scale");
     assert_eq!(hit[0]["example"], json!({"file": "text", "width": 1}));
     let loaded = |format: &str| {
-        let path = format!("/v1/tools?query=resize+a+picture&format={format}");
+        let path = format!("/v1/tools?query=resize+picture&format={format}");
         web.get(&path, &[&agent]).json()
     };
     let reference = json!([{"type": "tool_reference", "tool_name": "image__scale"}]);
@@ -195,7 +195,10 @@ fn a_lazy_client_sees_two_tools_and_calls_all_others_by_their_own_rights() {
     drop(server);
     let records = playground.records();
     let tools: Vec<&Value> = records.iter().map(|record| &record["tool"]).collect();
-    assert!(tools.contains(&&json!("misc:report-7@1.0.0")), "{tools:?}");
+    assert_eq!(
+        tools,
+        ["misc:report-7", "misc:report-7", "image:scale", "core:call-tool"]
+    );
 }
 
 #[test]
@@ -224,7 +227,6 @@ fn lean_lists_are_shorter_and_say_the_same_tools() {
         let mut command = host.process();
         command.args(arguments);
         let mut server = Server::with(command);
-        server.hello();
         let listed = server.asked("tools/list", json!({}));
         let tools = listed["result"]["tools"].as_array().unwrap().clone();
         tools

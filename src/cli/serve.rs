@@ -68,6 +68,19 @@ pub struct Args {
     pub watch: Mode,
 }
 
+impl Args {
+    /// What lists over MCP say of tools.
+    fn style(&self) -> mcp::ListStyle {
+        if self.lazy {
+            mcp::ListStyle::Lazy
+        } else if self.lean {
+            mcp::ListStyle::Lean
+        } else {
+            mcp::ListStyle::Whole
+        }
+    }
+}
+
 /// Why no client could call a server with these arguments.
 fn unusable(settings: &Settings, args: &Args) -> Option<Refusal> {
     let (exit, words) = if settings.root_is_assumed() {
@@ -95,6 +108,7 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
     if let Some(why) = unusable(&settings, &args) {
         return Err(why.into());
     }
+    let style = args.style();
     runlog::init(settings.log_style(LevelFilter::WARN), true);
     let http = &mut settings.config.http;
     for (flag, setting) in [
@@ -110,11 +124,6 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
     if args.stdio {
         words::waits_for("an MCP client");
     }
-    let style = match (args.lean, args.lazy) {
-        (_, true) => mcp::ListStyle::Lazy,
-        (true, _) => mcp::ListStyle::Lean,
-        _ => mcp::ListStyle::Whole,
-    };
     let client = mcp::Client {
         caller: Caller::operator(host::login()),
         label: args.user,

@@ -214,10 +214,12 @@ fn a_fresh_host_has_the_seeds_tool() {
     assert_eq!(
         ids,
         [
+            "core:call-tool",
             "core:execute-nodejs-script",
             PY,
             "core:execute-script",
             RUN,
+            "core:search-tools",
             "core:task-status"
         ]
     );

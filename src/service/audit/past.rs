@@ -73,7 +73,7 @@ fn unless_missing<T: Default>(found: io::Result<T>) -> io::Result<T> {
 /// Reads the log as it grows, also when its file is closed and another begins.
 pub struct Follower {
     log: Log,
-    /// `None`: there is no file yet.
+    /// `None`: no file was written yet.
     lines: Option<Lines>,
 }
 
@@ -123,7 +123,7 @@ impl Lines {
         current.map(|opened| Lines::new(opened, at)).transpose()
     }
 
-    /// The next whole record of a call. `None`: there is no more for now.
+    /// The next whole record of a call. `None`: for now that was all.
     fn next_call(&mut self) -> io::Result<Option<Value>> {
         loop {
             let room = MAX_LINE_BYTES.saturating_sub(self.line.len() as u64);

@@ -2,7 +2,7 @@
 //! It is only another way to write that call: rights, limits and records are those of the tool.
 
 use crate::base::json;
-use crate::service::Arguments;
+use crate::service::arguments::Arguments;
 use crate::service::request::CallRequest;
 use serde_json::Value;
 

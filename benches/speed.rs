@@ -88,7 +88,7 @@ impl Plan {
 /// A section of the table.
 type Case = fn(&House, &Plan, &mut Board) -> anyhow::Result<()>;
 
-const CASES: [(&str, Case); 21] = [
+const CASES: [(&str, Case); 22] = [
     ("static", cases::static_binary),
     ("python", cases::python),
     ("ready", ready::python),
@@ -106,6 +106,7 @@ const CASES: [(&str, Case); 21] = [
     ("clients-full", clients::full),
     ("clients-memory", clients::memory),
     ("stdio", stdio::wasi),
+    ("mcp-servers", stdio::others),
     ("speakers", speakers::shown),
     ("kill", whole::kill),
     ("load", whole::load),

@@ -5,13 +5,13 @@
 
 use super::Plan;
 use super::board::{Board, Gate, Series};
-use super::house::House;
+use super::house::{BINARY, House};
 use anyhow::{Context as _, ensure};
 use nix::unistd::{SysconfVar, sysconf};
 use serde_json::json;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -44,6 +44,16 @@ impl Drop for Server {
 
 impl Server {
     fn start(command: &mut Command, tool: &'static str, name: &str) -> anyhow::Result<Server> {
+        let mut server = Server::begin(command, tool, name)?;
+        for _ in 0..FIRST {
+            server.call()?;
+        }
+        server.times = Series::new(name);
+        Ok(server)
+    }
+
+    /// As `start`, before its first call.
+    fn begin(command: &mut Command, tool: &'static str, name: &str) -> anyhow::Result<Server> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.stderr(Stdio::null()).spawn()?;
         let mut server = Server {
@@ -59,10 +69,6 @@ impl Server {
         server.ask("initialize", &client)?;
         let begun = "{\"jsonrpc\":\"2.0\",\"method\":\"notifications/initialized\"}\n";
         server.to.write_all(begun.as_bytes())?;
-        for _ in 0..FIRST {
-            server.call()?;
-        }
-        server.times = Series::new(name);
         Ok(server)
     }
 
@@ -163,6 +169,114 @@ fn sdk(house: &House) -> anyhow::Result<Server> {
     fs::write(&script, SDK)?;
     let mut command = Command::new(PathBuf::from(venv).join("bin/python"));
     Server::start(command.arg(script), "echo", "Python SDK, unconfined")
+}
+
+/// An MCP server of somebody else, without a library: what is measured is its process and the way
+/// to it. `leave` ends it.
+const OTHERS: &str = r#"
+import json, os, sys
+NAMES = ["echo", "leave"]
+for line in sys.stdin:
+    asked = json.loads(line)
+    method, result = asked["method"], None
+    if method == "initialize":
+        result = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": {"name": "b", "version": "1"}}
+    elif method == "tools/list":
+        result = {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in NAMES]}
+    elif method == "tools/call":
+        result = {"content": [], "structuredContent": asked["params"]["arguments"]}
+    if "id" in asked:
+        said = {"result": result} if result else {"error": {"code": -32601, "message": "no"}}
+        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **said}), flush=True)
+    if method == "tools/call" and asked["params"]["name"] == "leave":
+        os._exit(0)
+"#;
+
+/// How long a server that ended may take to be gone.
+const GONE: Duration = Duration::from_millis(200);
+
+/// A host with that server, approved.
+fn host_of_others(root: &Path) -> anyhow::Result<impl Fn(&[&str]) -> Command> {
+    let folder = root.join("user_scripts/others");
+    fs::create_dir_all(&folder)?;
+    fs::create_dir_all(root.join("sandbox-policies"))?;
+    fs::create_dir_all(root.join("state"))?;
+    fs::write(folder.join("server.py"), OTHERS)?;
+    let manifest = json!({"toolId": "others:server", "displayName": "others", "description": "Echo.",
+        "version": "1.0.0", "handler": {"type": "mcp", "scriptPath": "others/server.py", "language": "python"}});
+    fs::write(folder.join("others.tool.json"), manifest.to_string())?;
+    let callers = "[[caller]]\nname = \"*\"\nwhy = \"b\"\ntools = [\"*\"]\n\
+                   [breaker]\nfailures = 1_000_000\nwhy = \"it leaves\"\n";
+    fs::write(root.join("sandbox-policies/callers.policy.toml"), callers)?;
+    let root = root.to_owned();
+    let host = move |words: &[&str]| {
+        let mut command = Command::new(BINARY);
+        command.arg("--root").arg(&root);
+        command
+            .arg("--audit-log")
+            .arg(root.join("state/audit.jsonl"));
+        command.args(words).stdout(Stdio::null());
+        command
+    };
+    for words in [
+        &["mcp", "refresh", "others:server"][..],
+        &["approve", "others:server", "--why", "bench", "--yes"],
+    ] {
+        ensure!(host(words).status()?.success(), "{words:?}");
+        std::thread::sleep(Duration::from_millis(1100));
+    }
+    Ok(host)
+}
+
+/// An MCP server behind the layers, beside the same script alone: its start, and a call.
+pub fn others(_: &House, plan: &Plan, board: &mut Board) -> anyhow::Result<()> {
+    let rounds = plan.rounds(60);
+    board.section(&format!("an MCP server of others, {rounds} starts"));
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
+    let host = host_of_others(folder.path())?;
+    let script = folder.path().join("user_scripts/others/server.py");
+    let mut bare = Command::new("python3");
+    bare.arg(&script);
+    let mut starts = [
+        Series::new("bare, to its first answer"),
+        Series::new("behind the layers"),
+    ];
+    let mut server = Server::start(
+        &mut host(&["serve", "--stdio"]),
+        "others__echo",
+        "a call behind the layers",
+    )?;
+    for _ in 0..rounds {
+        let began = Instant::now();
+        let mut alone = Server::begin(&mut bare, "echo", "")?;
+        alone.ask("tools/list", &json!({}))?;
+        alone.call()?;
+        starts[0].push(began.elapsed());
+        server.ask(
+            "tools/call",
+            &json!({"name": "others__leave", "arguments": {"message": "hello"}}),
+        )?;
+        std::thread::sleep(GONE);
+        let began = Instant::now();
+        server.call()?;
+        starts[1].push(began.elapsed());
+    }
+    board.base(&starts[0]);
+    board.beside(&starts[1], &starts[0], Gate::AtMost(1.3));
+    let mut alone = Server::start(&mut bare, "echo", "a call alone")?;
+    server.times = Series::new("a call behind the layers");
+    for _ in 0..CALLS / TURN {
+        for server in [&mut server, &mut alone] {
+            for _ in 0..TURN {
+                server.call()?;
+            }
+        }
+    }
+    board.base(&alone.times);
+    board.beside(&server.times, &alone.times, Gate::None);
+    let added = (server.times.p50() - alone.times.p50()) * 1e3;
+    board.number("added to a call, ms", added, Gate::AtMost(1.0));
+    Ok(())
 }
 
 pub fn wasi(house: &House, plan: &Plan, board: &mut Board) -> anyhow::Result<()> {

@@ -80,7 +80,7 @@ pub struct OpenAsk {
 }
 
 pub enum AskState {
-    Asked(Ask, oneshot::Sender<Reply>),
+    Asked(Box<Ask>, oneshot::Sender<Reply>),
     StandsStill {
         name: String,
         /// What the server waits for.
@@ -120,6 +120,9 @@ impl OpenAsk {
     }
 }
 
+/// A request, and what the server answered.
+pub type Answered = (OpenAsk, Result<Text, Refusal>);
+
 #[derive(Default)]
 pub struct Dialogue {
     pub open: Vec<OpenAsk>,
@@ -153,7 +156,13 @@ impl Dialogue {
     }
 
     /// Sends a request, or the answer that a call stands still for.
-    pub fn ask(&mut self, number: u64, mut ask: Ask, to: oneshot::Sender<Reply>, cpu: Option<u64>) {
+    pub fn ask(
+        &mut self,
+        number: u64,
+        mut ask: Box<Ask>,
+        to: oneshot::Sender<Reply>,
+        cpu: Option<u64>,
+    ) {
         self.log.drain(..).for_each(|line| ask.events.log(line));
         let tool = ask.params["name"].clone();
         let answered = ask.answered.take();
@@ -264,7 +273,7 @@ impl Dialogue {
         received: Received,
         bytes: usize,
         most: usize,
-    ) -> Result<Option<(OpenAsk, Result<Text, Refusal>)>, ServerEnd> {
+    ) -> Result<Option<Answered>, ServerEnd> {
         self.unasked += bytes;
         match received {
             Received::Answer(wire, result) => {

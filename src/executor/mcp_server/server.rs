@@ -1,9 +1,8 @@
 //! One MCP server: its process behind all layers, whose pipes a task of its own serves. Whatever goes
 //! wrong with the process as a whole ends it, and the calls that it serves.
 
-use super::dialogue::{Ask, Dialogue, MAX_NOTICE, OpenAsk, Reply, ServerEnd};
-use super::wire::{self, Lines, Refusal};
-use crate::base::json::Text;
+use super::dialogue::{Answered, Ask, Dialogue, MAX_NOTICE, OpenAsk, Reply, ServerEnd};
+use super::wire::{self, Lines};
 use crate::base::lock;
 use crate::egress::Traffic;
 use crate::executor::process::call::Ready;
@@ -174,7 +173,7 @@ struct ServerTask {
     /// What it did with its network since the last time that calls took that.
     traffic: Arc<Mutex<Traffic>>,
     /// Calls that were answered, and wait for what the launcher has seen meanwhile.
-    leaving: VecDeque<(OpenAsk, Result<Text, Refusal>)>,
+    leaving: VecDeque<Answered>,
     /// The ports that it was refused so far.
     refused: Vec<SocketAddr>,
     seen: Arc<Seen>,
@@ -241,7 +240,7 @@ impl ServerTask {
                             return ServerEnd::Ended;
                         }
                         self.share();
-                        self.dialogue.ask(number, *ask, reply, ready.launcher.cpu_ms());
+                        self.dialogue.ask(number, ask, reply, ready.launcher.cpu_ms());
                     }
                     Some(Command::Gone(number)) => self.dialogue.gone(number),
                     Some(Command::Notify(method)) => self.dialogue.notify(method),

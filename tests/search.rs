@@ -197,7 +197,12 @@ fn a_lazy_client_sees_two_tools_and_calls_all_others_by_their_own_rights() {
     let tools: Vec<&Value> = records.iter().map(|record| &record["tool"]).collect();
     assert_eq!(
         tools,
-        ["misc:report-7", "misc:report-7", "image:scale", "core:call-tool"]
+        [
+            "misc:report-7",
+            "misc:report-7",
+            "image:scale",
+            "core:call-tool"
+        ]
     );
 }
 

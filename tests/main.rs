@@ -30,6 +30,7 @@ mod logs;
 mod manifests;
 mod masks;
 mod mcp;
+mod mcp_import;
 mod mcp_life;
 mod mcp_servers;
 #[cfg(feature = "wasi")]

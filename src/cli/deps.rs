@@ -168,14 +168,14 @@ fn perform_alone(settings: &Settings, verb: Verb) -> anyhow::Result<Result<VerbO
 /// holds, as JSON; `Err`: the exit code of the signal that ended this.
 pub fn lock_missing(settings: &Settings, tool: &str) -> anyhow::Result<Result<Value, ExitCode>> {
     let done = host::with_service(settings, None, async |service: &Arc<Service>| {
-        if let Ok(needs) = packages::needs(&service.catalog, tool)
-            && needs.iter().all(|need| need.wanted.locked)
-        {
-            let locked = needs.iter().flat_map(|need| &need.wanted.packages);
-            return Ok(locked.map(|package| json!(package)).collect());
+        let Some(need) = packages::need_unlocked(&service.catalog, tool)? else {
+            return Ok(json!([]));
+        };
+        let folder = need.wanted.sources.first().and_then(|it| it.path.parent());
+        let lies = folder.is_some_and(|folder| folder.join(&need.wanted.lock_file).exists());
+        if need.wanted.locked || lies {
+            return Ok(json!(need.wanted.packages));
         }
-        let need = packages::need_unlocked(&service.catalog, tool)?;
-        let need = need.ok_or_else(|| nothing(tool))?;
         let mut locked = lock(service, need, None, false).await?;
         Ok::<Value, Refusal>(locked.json["packages"].take())
     })?;

@@ -5,7 +5,8 @@ use super::clients::{CLIENTS, Syntax};
 use crate::base::json::{self, Dialect};
 use crate::base::text;
 use crate::cli::settings;
-use serde_json::{Map, Value};
+use serde::Deserialize;
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -21,19 +22,31 @@ const MAX_WORD_BYTES: usize = 4096;
 const OPENINGS: [&str; 3] = ["${", "{env:", "{file:"];
 
 /// One server as a client has it.
-#[derive(Debug)]
 pub struct Entry {
     pub name: String,
     pub file: PathBuf,
-    /// The command and its arguments, or why the entry is not taken.
-    pub words: Result<Vec<String>, String>,
-    pub variables: BTreeMap<String, Variable>,
     /// Where relative paths start, if the entry or the place of its file says so.
     pub folder: Option<PathBuf>,
+    /// The error says why the entry is not taken.
+    pub command: Result<Command, String>,
+}
+
+impl Entry {
+    /// Whether two clients have the same server.
+    pub fn is_same(&self, other: &Entry) -> bool {
+        self.name == other.name && self.command == other.command
+    }
+}
+
+#[derive(PartialEq)]
+pub struct Command {
+    /// The program and its arguments.
+    pub words: Vec<String>,
+    pub variables: BTreeMap<String, Variable>,
 }
 
 /// Where the value of a server's variable comes from.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq)]
 pub enum Variable {
     /// The file has it. It counts as a secret.
     Text(String),
@@ -45,10 +58,68 @@ pub enum Variable {
     Asked,
 }
 
-/// A list of servers, and the folder where relative paths of it start.
-struct List<'d> {
-    folder: Option<PathBuf>,
-    servers: &'d Map<String, Value>,
+/// An entry in the words of all clients.
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Said {
+    command: Program,
+    args: Vec<String>,
+    #[serde(alias = "environment")]
+    env: BTreeMap<String, Value>,
+    /// Codex passes these on.
+    #[serde(rename = "env_vars")]
+    env_vars: Vec<String>,
+    env_file: Value,
+    #[serde(alias = "serverUrl", alias = "httpUrl")]
+    url: Value,
+    cwd: Option<PathBuf>,
+    disabled: bool,
+    enabled: Option<bool>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Program {
+    Word(String),
+    Words(Vec<String>),
+    /// An older form of Zed.
+    Parts {
+        path: String,
+        args: Vec<String>,
+    },
+}
+
+impl Default for Program {
+    fn default() -> Program {
+        Program::Words(Vec::new())
+    }
+}
+
+/// A package of a `server.json`.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Published {
+    registry_type: String,
+    identifier: String,
+    #[serde(default)]
+    version: String,
+    #[serde(default)]
+    transport: BTreeMap<String, Value>,
+    #[serde(default)]
+    package_arguments: Vec<PublishedValue>,
+    #[serde(default)]
+    environment_variables: Vec<PublishedValue>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct PublishedValue {
+    r#type: String,
+    name: String,
+    #[serde(alias = "default")]
+    value: Option<String>,
+    is_required: bool,
+    is_secret: Option<bool>,
 }
 
 pub fn variable(name: &str) -> Option<OsString> {
@@ -60,24 +131,22 @@ pub fn read(file: &Path) -> Result<Vec<Entry>, String> {
     let shown = text::path(file);
     let bytes = settings::regular_file(file, MAX_FILE_BYTES);
     let bytes = bytes.map_err(|why| format!("{shown}: {why}"))?;
-    let document = if file.extension().is_some_and(|end| end == "toml") {
-        parse_toml(&bytes)
-    } else {
-        json::parse(&bytes, Dialect::Commented)
+    let document = match file.extension().is_some_and(|end| end == "toml") {
+        true => parse_toml(&bytes),
+        false => json::parse(&bytes, Dialect::Commented)
             .map(|document| document.value)
-            .map_err(|bad| format!("{}:{}: {}", bad.line, bad.column, bad.message))
+            .map_err(|bad| format!("{}:{}: {}", bad.line, bad.column, bad.message)),
     };
     let document = document.map_err(|why| format!("{shown}:{why}"))?;
     let mut found: Vec<Entry> = published(&document, file).into_iter().collect();
-    for List { folder, servers } in lists(&document, file) {
-        let entries = servers
-            .iter()
-            .map(|(name, said)| Entry::new(name, said, file, &folder));
-        found.extend(entries);
+    for (folder, servers) in lists(&document, file) {
+        for (name, said) in servers.as_object().into_iter().flatten() {
+            found.push(entry(name, said, file, folder.clone()));
+        }
     }
     match found.len() {
         0..=MAX_SERVERS => Ok(found),
-        many => Err(format!("{shown}: more than {MAX_SERVERS} servers ({many})")),
+        many => Err(format!("{shown}: {many} servers, more than {MAX_SERVERS}")),
     }
 }
 
@@ -90,12 +159,24 @@ fn parse_toml(bytes: &[u8]) -> Result<Value, String> {
     })
 }
 
+/// The lists of servers, each with the folder where its relative paths start.
+fn lists<'d>(document: &'d Value, file: &Path) -> Vec<(Option<PathBuf>, &'d Value)> {
+    let readable = CLIENTS.iter().filter(|it| it.syntax != Syntax::Yaml);
+    let paths = readable.flat_map(|client| client.servers);
+    let mut own: Vec<&Value> = paths
+        .filter_map(|path| path.iter().try_fold(document, |at, name| at.get(*name)))
+        .collect();
+    // The newest form of a client stands last, in what its older form had.
+    let own = own.pop().map(|list| (project_of(file), list));
+    let projects = document["projects"].as_object().into_iter().flatten();
+    let projects = projects.map(|(folder, it)| (Some(PathBuf::from(folder)), &it["mcpServers"]));
+    own.into_iter().chain(projects).collect()
+}
+
 /// The folder of a project's file; `None` for a user's.
 fn project_of(file: &Path) -> Option<PathBuf> {
     let file = std::path::absolute(file).ok()?;
-    let mut users = CLIENTS
-        .iter()
-        .filter_map(|client| client.user_file(&variable));
+    let mut users = CLIENTS.iter().filter_map(|it| it.user_file(&variable));
     if users.any(|user| user == file) {
         return None;
     }
@@ -105,94 +186,67 @@ fn project_of(file: &Path) -> Option<PathBuf> {
     file.ancestors().nth(depth).map(Path::to_path_buf)
 }
 
-fn lists<'d>(document: &'d Value, file: &Path) -> Vec<List<'d>> {
-    let readable = CLIENTS.iter().filter(|it| it.syntax != Syntax::Yaml);
-    let mut paths: Vec<&[&str]> = readable
-        .flat_map(|client| client.servers)
-        .copied()
-        .collect();
-    // The older form of a client can hold the newer one, whose path is longer.
-    paths.sort_by_key(|path| std::cmp::Reverse(path.len()));
-    let own = paths.into_iter().find_map(|path| {
-        let list = path.iter().try_fold(document, |at, name| at.get(name));
-        list?.as_object()
-    });
-    let own = own.map(|servers| List {
-        folder: project_of(file),
-        servers,
-    });
-    let projects = document["projects"].as_object().into_iter().flatten();
-    let projects = projects.filter_map(|(folder, project)| {
-        Some(List {
-            folder: Some(PathBuf::from(folder)),
-            servers: project["mcpServers"].as_object()?,
-        })
-    });
-    own.into_iter().chain(projects).collect()
+fn entry(name: &str, said: &Value, file: &Path, folder: Option<PathBuf>) -> Entry {
+    let said = Said::deserialize(said).map_err(|error| error.to_string());
+    let own = said.as_ref().ok().and_then(|said| said.cwd.clone());
+    let folder = own.or(folder);
+    Entry {
+        name: name.to_owned(),
+        file: file.to_path_buf(),
+        command: said.and_then(|said| said.command(folder.as_deref())),
+        folder,
+    }
 }
 
-impl Entry {
-    fn new(name: &str, said: &Value, file: &Path, folder: &Option<PathBuf>) -> Entry {
-        let own = said["cwd"].as_str().map(PathBuf::from);
-        let folder = own.or_else(|| folder.clone());
-        let variables = variables(said);
-        let words = variables.as_ref().map_err(Clone::clone);
-        let words = words.and_then(|_| words_of(said, folder.as_deref()));
-        Entry {
-            name: name.to_owned(),
-            file: file.to_path_buf(),
-            words,
-            variables: variables.unwrap_or_default(),
-            folder,
+impl Said {
+    fn command(self, folder: Option<&Path>) -> Result<Command, String> {
+        if self.disabled || self.enabled == Some(false) {
+            return Err("its client has it disabled".to_owned());
+        }
+        if !self.url.is_null() {
+            let why = "a remote server: its code runs elsewhere, where nothing here confines it";
+            return Err(why.to_owned());
+        }
+        if !self.env_file.is_null() {
+            return Err("its variables lie in an `envFile`: write them in `env`".to_owned());
+        }
+        let mut words = match self.command {
+            Program::Word(word) => vec![word],
+            Program::Words(words) => words,
+            Program::Parts { path, args } => [vec![path], args].concat(),
+        };
+        words.extend(self.args);
+        let words = words.into_iter().map(|word| in_place(word, folder));
+        let mut variables = BTreeMap::new();
+        for (name, value) in self.env {
+            let value = value_of(value).map_err(|why| format!("its variable {name} {why}"))?;
+            variables.insert(name, value);
+        }
+        let passed = self.env_vars.into_iter();
+        variables.extend(passed.map(|name| (name.clone(), Variable::Host(name))));
+        let words = words.collect::<Result<_, _>>()?;
+        Command { words, variables }.bounded()
+    }
+}
+
+fn is_plain(word: &str) -> bool {
+    word.len() <= MAX_WORD_BYTES && text::is_printable(word)
+}
+
+impl Command {
+    fn bounded(self) -> Result<Command, String> {
+        if self.words.is_empty() || self.words.len().max(self.variables.len()) > MAX_WORDS {
+            return Err(format!(
+                "it has no command, or more than {MAX_WORDS} arguments or variables"
+            ));
+        }
+        match self.words.iter().all(|word| is_plain(word)) {
+            true => Ok(self),
+            false => Err(format!(
+                "a word of its command has control characters, or more than {MAX_WORD_BYTES} bytes"
+            )),
         }
     }
-}
-
-/// The command and its arguments.
-fn words_of(said: &Value, folder: Option<&Path>) -> Result<Vec<String>, String> {
-    if said["disabled"] == true || said["enabled"] == false {
-        return Err("its client has it disabled".to_owned());
-    }
-    let is_remote = ["url", "serverUrl", "httpUrl"]
-        .iter()
-        .any(|member| !said[*member].is_null());
-    if is_remote {
-        let why = "a remote server: its code runs elsewhere, where nothing here confines it";
-        return Err(why.to_owned());
-    }
-    // An older form of Zed has all of it in one object.
-    let [command, args] = match &said["command"] {
-        Value::Object(_) => [&said["command"]["path"], &said["command"]["args"]],
-        command => [command, &said["args"]],
-    };
-    let mut words = list(command)?;
-    words.extend(list(args)?);
-    if words.is_empty() || words.len() > MAX_WORDS {
-        return Err(format!(
-            "it has no command, or more than {MAX_WORDS} arguments"
-        ));
-    }
-    words
-        .into_iter()
-        .map(|word| in_place(word, folder))
-        .collect()
-}
-
-fn list(value: &Value) -> Result<Vec<String>, String> {
-    let words = match value {
-        Value::Null => &[],
-        Value::Array(words) => words.as_slice(),
-        word => std::slice::from_ref(word),
-    };
-    let words = words.iter().map(|word| match word.as_str() {
-        Some(word) if word.len() <= MAX_WORD_BYTES && text::is_printable(word) => {
-            Ok(word.to_owned())
-        }
-        _ => Err(format!(
-            "a word of its command is not a text of one line with at most {MAX_WORD_BYTES} bytes"
-        )),
-    });
-    words.collect()
 }
 
 /// A word with the folder of the project and the home in the places of their names. Another name
@@ -210,36 +264,15 @@ fn in_place(mut word: String, folder: Option<&Path>) -> Result<String, String> {
             word = word.replace(name, &path.to_string_lossy());
         }
     }
-    if OPENINGS.iter().any(|opening| word.contains(opening)) {
-        let why = "an argument names a variable or a question of the client: write its value";
-        return Err(why.to_owned());
+    match OPENINGS.iter().any(|opening| word.contains(opening)) {
+        true => Err("an argument names a variable of the client: write its value".to_owned()),
+        false => Ok(word),
     }
-    Ok(word)
 }
 
-fn variables(said: &Value) -> Result<BTreeMap<String, Variable>, String> {
-    if !said["envFile"].is_null() {
-        return Err("its variables lie in an `envFile`: write them in `env`".to_owned());
-    }
-    let listed = ["env", "environment"].map(|member| said[member].as_object());
-    let mut found = BTreeMap::new();
-    for (name, value) in listed.into_iter().flatten().flatten() {
-        let value = value_of(value).map_err(|why| format!("its variable {name} {why}"))?;
-        found.insert(name.clone(), value);
-    }
-    // Codex passes these on.
-    for name in list(&said["env_vars"])? {
-        found.insert(name.clone(), Variable::Host(name));
-    }
-    if found.len() > MAX_WORDS {
-        return Err(format!("it has more than {MAX_WORDS} variables"));
-    }
-    Ok(found)
-}
-
-fn value_of(value: &Value) -> Result<Variable, String> {
+fn value_of(value: Value) -> Result<Variable, String> {
     let text = match value {
-        Value::String(text) => text.clone(),
+        Value::String(text) => text,
         Value::Bool(_) | Value::Number(_) => value.to_string(),
         _ => return Err("is not a text".to_owned()),
     };
@@ -247,91 +280,78 @@ fn value_of(value: &Value) -> Result<Variable, String> {
         return Ok(Variable::Asked);
     }
     let forms = [("${env:", "}"), ("{env:", "}"), ("${", "}"), ("$", "")];
-    let named = forms
-        .iter()
-        .find_map(|(open, close)| text.strip_prefix(open)?.strip_suffix(close));
-    match named {
-        Some(name) if is_variable(name) => Ok(Variable::Host(name.to_owned())),
-        _ if OPENINGS.iter().any(|opening| text.contains(opening)) => {
+    let mut named = forms.iter().filter_map(|(open, close)| {
+        let name = text.strip_prefix(open)?.strip_suffix(close)?;
+        let is_name = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+        is_name.then_some(name)
+    });
+    match named.next() {
+        Some(name) => Ok(Variable::Host(name.to_owned())),
+        None if OPENINGS.iter().any(|opening| text.contains(opening)) => {
             Err("mixes a text with variables: write the whole value".to_owned())
         }
-        _ => Ok(Variable::Text(text)),
+        None => Ok(Variable::Text(text)),
     }
 }
 
-fn is_variable(name: &str) -> bool {
-    !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
-}
-
-/// The server of a `server.json`: its first package that can be taken, else its first.
+/// The server of a `server.json`: by its first package that is taken, else by its first.
 fn published(document: &Value, file: &Path) -> Option<Entry> {
     // The registry's own answers hold it in `server`.
     let server = document.get("server").unwrap_or(document);
-    let packages = server["packages"].as_array()?;
+    let packages = server["packages"].as_array()?.iter();
+    let mut commands: Vec<_> = packages.map(published_command).collect();
+    let taken = commands.iter().position(Result::is_ok);
     let name = server["name"].as_str()?;
-    let mut entries = packages.iter().map(|package| {
-        let variables = published_variables(package);
-        let words = variables.as_ref().map_err(Clone::clone);
-        Entry {
-            name: name.rsplit('/').next().unwrap_or(name).to_owned(),
-            file: file.to_path_buf(),
-            words: words.and_then(|_| published_words(package)),
-            variables: variables.unwrap_or_default(),
-            folder: None,
-        }
-    });
-    let first = entries.next()?;
-    let taken = std::iter::once(&first).any(|it| it.words.is_ok());
-    let other = entries.find(|entry| !taken && entry.words.is_ok());
-    Some(other.unwrap_or(first))
+    Some(Entry {
+        name: name.rsplit('/').next().unwrap_or(name).to_owned(),
+        file: file.to_path_buf(),
+        folder: None,
+        command: commands.drain(taken.unwrap_or(0)..).next()?,
+    })
 }
 
-fn published_words(package: &Value) -> Result<Vec<String>, String> {
-    let [kind, name, version] =
-        ["registryType", "identifier", "version"].map(|it| package[it].as_str().unwrap_or(""));
-    let start: &[&str] = match kind {
-        "npm" => &["npx", "-y"],
-        "pypi" => &["uvx"],
-        _ => {
+fn published_command(said: &Value) -> Result<Command, String> {
+    let said = Published::deserialize(said).map_err(|error| error.to_string())?;
+    let start = match said.registry_type.as_str() {
+        "npm" => "npx",
+        "pypi" => "uvx",
+        kind => {
             return Err(format!(
                 "a package of the kind `{kind}`: npm and pypi are taken"
             ));
         }
     };
-    let transport = package["transport"]["type"].as_str().unwrap_or("stdio");
-    if transport != "stdio" {
-        return Err(format!("it speaks {transport}, and not over stdio"));
+    if said
+        .transport
+        .get("type")
+        .is_some_and(|kind| *kind != "stdio")
+    {
+        return Err("it is not spoken to over stdio".to_owned());
     }
-    let mut words: Vec<String> = start.iter().map(|word| (*word).to_owned()).collect();
-    words.push(format!("{name}@{version}"));
-    for argument in package["packageArguments"].as_array().into_iter().flatten() {
-        let value = ["value", "default"].map(|member| argument[member].as_str());
-        let value = value.into_iter().flatten().next();
-        if value.is_none() && argument["isRequired"] == true {
-            let why = "it needs an argument of yours: write it as an entry of `mcpServers`";
-            return Err(why.to_owned());
+    let version = match said.version.as_str() {
+        "" => "latest",
+        version => version,
+    };
+    let mut words = vec![start.to_owned(), format!("{}@{version}", said.identifier)];
+    for argument in said.package_arguments {
+        if argument.value.is_none() && argument.is_required {
+            return Err(
+                "it needs an argument of yours: write it as an entry of `mcpServers`".to_owned(),
+            );
         }
-        let is_named = argument["type"] == "named";
-        let option = argument["name"].as_str().filter(|_| is_named);
-        words.extend(option.filter(|_| value.is_some()).map(str::to_owned));
-        words.extend(value.map(str::to_owned));
+        let is_named = argument.r#type == "named" && argument.value.is_some();
+        words.extend(is_named.then_some(argument.name));
+        words.extend(argument.value);
     }
-    list(&words.into())
-}
-
-fn published_variables(package: &Value) -> Result<BTreeMap<String, Variable>, String> {
-    let mut found = BTreeMap::new();
-    let listed = package["environmentVariables"].as_array();
-    for said in listed.into_iter().flatten().take(MAX_WORDS) {
-        let name = said["name"].as_str().unwrap_or_default();
-        let value = ["value", "default"].map(|member| said[member].as_str());
-        let value = match value.into_iter().flatten().next() {
-            Some(value) if said["isSecret"] == false => Variable::Setting(value.to_owned()),
-            Some(value) => Variable::Text(value.to_owned()),
-            None if said["isRequired"] == true => Variable::Asked,
-            None => continue,
+    let variables = said.environment_variables.into_iter().filter_map(|said| {
+        let value = match said.value {
+            Some(value) if said.is_secret == Some(false) => Variable::Setting(value),
+            Some(value) => Variable::Text(value),
+            None if said.is_required => Variable::Asked,
+            None => return None,
         };
-        found.insert(name.to_owned(), value);
-    }
-    Ok(found)
+        Some((said.name, value))
+    });
+    let variables = variables.collect();
+    Command { words, variables }.bounded()
 }

@@ -3,18 +3,19 @@
 
 use super::clients::{CLIENTS, Syntax};
 use super::entries::{Entry, read, variable};
-use super::launch;
-use super::plan::{Plan, entries, name_of};
+use super::plan::{Plan, entries};
+use super::refresh;
 use super::target::Target;
 use super::write::values;
 use crate::base::text;
 use crate::cli::refusal::{Exit, Refusal};
 use crate::cli::settings::Settings;
 use crate::cli::{approve, deps, host, words};
+use crate::service::Service;
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 const TABLE: words::Table = (
     "servers",
@@ -42,9 +43,6 @@ pub struct Args {
     /// Write nothing (as without --yes)
     #[arg(long, conflicts_with = "yes")]
     dry_run: bool,
-    /// Write a server that is there already again, with its policy; its data stays
-    #[arg(long)]
-    replace: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -52,12 +50,13 @@ pub struct Args {
 
 /// A server, and what becomes of it.
 struct Row {
-    name: String,
-    from: PathBuf,
+    entry: Entry,
     plan: Result<Plan, String>,
     locked: String,
-    version: Option<String>,
+    version: String,
     status: String,
+    /// Why its tools could not be listed.
+    failure: String,
 }
 
 pub fn run(settings: &Settings, args: &Args) -> anyhow::Result<ExitCode> {
@@ -78,19 +77,20 @@ pub fn run(settings: &Settings, args: &Args) -> anyhow::Result<ExitCode> {
     let mut exit = Exit::Ok;
     for row in rows.iter_mut().filter(|row| args.yes && row.plan.is_ok()) {
         match row.import(settings, &target) {
-            Ok(Ok(())) => {}
+            Ok(Ok(())) if row.failure.is_empty() => {}
+            Ok(Ok(())) => exit = Exit::Tool,
             Ok(Err(signal)) => return Ok(signal),
             Err(why) => {
                 exit = Exit::Tool;
-                row.status = "failed, and nothing of it was written".to_owned();
-                row.plan = Err(format!("{why:#}"));
+                row.status = "failed".to_owned();
+                row.plan = Err(format!("{why:#}; nothing of it was written"));
             }
         }
     }
     let shown: Vec<Value> = rows.iter().map(|row| row.json(&target)).collect();
     let report = json!({ "servers": shown });
     words::answer(&report, args.json, || words::render(&report, &[TABLE]));
-    if !args.yes && rows.iter().any(|row| row.plan.is_ok()) {
+    if !args.yes {
         words::note("Nothing was written: the same with --yes writes what is shown.");
     }
     Ok(exit.into())
@@ -117,7 +117,7 @@ fn known_files() -> anyhow::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// What is planned for each entry. The same server in several files counts once.
+/// What is planned for each entry. A server that several clients have in the same way counts once.
 fn rows(
     settings: &Settings,
     args: &Args,
@@ -125,22 +125,29 @@ fn rows(
     found: Vec<Entry>,
 ) -> anyhow::Result<Vec<Row>> {
     let known = host::Tools::load(settings)?;
-    let mut taken: BTreeSet<String> = BTreeSet::new();
     let mut rows: Vec<Row> = Vec::new();
     for entry in found {
-        let plan = planned(args, target, &known, &entry, &taken);
-        taken.extend(plan.iter().map(|plan| plan.name.clone()));
+        if rows.iter().any(|row| row.entry.is_same(&entry)) {
+            continue;
+        }
+        let mut plan = planned(args, target, &known, &entry);
+        let mut planned = rows.iter().filter_map(|row| row.plan.as_ref().ok());
+        if let Ok(own) = &plan
+            && planned.any(|other| other.name == own.name)
+        {
+            let why = "another server of these files has this name: import its file alone";
+            plan = Err(why.to_owned());
+        }
+        let [status, locked] = match &plan {
+            Ok(_) => ["would be written", "with --yes"],
+            Err(_) => ["not taken", ""],
+        };
         rows.push(Row {
-            status: if plan.is_ok() {
-                "would be written"
-            } else {
-                "not taken"
-            }
-            .to_owned(),
-            locked: if plan.is_ok() { "with --yes" } else { "no" }.to_owned(),
-            name: entry.name,
-            from: entry.file,
-            version: None,
+            status: status.to_owned(),
+            locked: locked.to_owned(),
+            version: plan.as_ref().map_or("", Plan::wanted).to_owned(),
+            failure: String::new(),
+            entry,
             plan,
         });
     }
@@ -152,39 +159,27 @@ fn planned(
     target: &Target,
     known: &host::Tools,
     entry: &Entry,
-    taken: &BTreeSet<String>,
 ) -> Result<Plan, String> {
-    let launch = launch::read(entry)?;
-    let name = name_of(&entry.name)?;
-    if taken.contains(&name) {
+    let command = entry.command.as_ref().map_err(Clone::clone)?;
+    let plan = Plan::new(entry, command, target, &args.settings)?;
+    let name = &plan.name;
+    if !target.files(name).is_empty() {
         return Err(format!(
-            "another server in these files would be `{name}`, too: import its file alone"
+            "there is a server `{name}` already: `toolhost mcp remove {name}` removes it, and not its data"
         ));
     }
-    let manifest = target.manifest(&name);
     let mut tools = known.tools().into_iter();
-    let other = tools.find(|tool| {
-        let namespace = tool.manifest.id.split(':').next();
-        namespace == Some(&name) && tool.site.manifest != manifest
-    });
-    if let Some(tool) = other {
+    if let Some(tool) = tools.find(|it| it.manifest.id.split(':').next() == Some(name)) {
+        let id = &tool.manifest.id;
         return Err(format!(
-            "the namespace `{name}` has tools already ({})",
-            tool.manifest.id
+            "tools of this host have its namespace ({id}): name it otherwise"
         ));
     }
-    if !args.replace && (manifest.exists() || target.policy(&name).exists()) {
-        return Err(format!(
-            "`{name}` is there already: --replace writes it again, `toolhost mcp remove {name}` removes it"
-        ));
-    }
-    let plan = Plan::new(entry, launch, target, &args.settings)?;
-    plan.check(target, &known.policies)?;
-    Ok(plan)
+    plan.check(target, &known.policies).map(|()| plan)
 }
 
 impl Row {
-    /// Writes it. `Err(code)`: a signal ended this.
+    /// Writes all of it, or nothing. `Err(code)`: a signal ended this.
     fn import(
         &mut self,
         settings: &Settings,
@@ -193,31 +188,59 @@ impl Row {
         let Ok(plan) = &self.plan else {
             return Ok(Ok(()));
         };
+        words::note(&format!("{}: its packages are locked", plan.name));
         let id = format!("{}:server", plan.name);
-        words::note(&format!("{id}: its packages are locked"));
-        let changes = plan.write(target).map_err(anyhow::Error::msg)?;
-        let packages = match deps::lock_missing(settings, &id)? {
-            Ok(packages) => packages,
-            Err(signal) => return Ok(Err(signal)),
+        let written = plan.write(target).map_err(anyhow::Error::msg);
+        let locked = written.and_then(|()| deps::lock_missing(settings, &id));
+        let Ok(Ok(packages)) = locked else {
+            target.erase(&plan.name).map_err(anyhow::Error::msg)?;
+            return locked.map(|ended| ended.map(drop));
         };
-        let version = plan.version(&packages);
-        plan.write_version(target, &version)
+        self.version = plan.version(&packages);
+        self.locked = format!("{} packages", entries(&packages).count());
+        plan.write_version(target, &self.version)
             .map_err(anyhow::Error::msg)?;
-        changes.keep();
-        self.version = Some(version);
-        self.locked = format!("{} packages", packages.as_array().map_or(0, Vec::len));
-        let why = format!("imported from {}", text::path(&self.from));
-        approve::record(settings, &id, &why)?;
-        self.status = "imported and approved".to_owned();
+        let name = plan.name.clone();
+        let listed = self.list(settings, &id);
+        if listed.is_err() {
+            target.erase(&name).map_err(anyhow::Error::msg)?;
+        }
+        listed
+    }
+
+    /// Records the list of its tools, and the approval. A server that does not start stays, without an
+    /// approval: its policy, or a secret, is what the person corrects.
+    fn list(&mut self, settings: &Settings, id: &str) -> anyhow::Result<Result<(), ExitCode>> {
+        let listed = host::with_service(
+            settings,
+            Some(words::note),
+            async |service: &Arc<Service>| refresh::listed(service, id).await,
+        )?;
+        match listed {
+            Err(signal) => return Ok(Err(signal)),
+            Ok(Err(why)) => {
+                self.status = format!("written, not approved: `toolhost mcp refresh {id}` failed");
+                self.failure = why.to_string();
+            }
+            Ok(Ok(listed)) => {
+                listed.write()?;
+                let why = format!("imported from {}", text::path(&self.entry.file));
+                approve::record(settings, id, &why)?;
+                self.status = "imported and approved".to_owned();
+            }
+        }
         Ok(Ok(()))
     }
 
     fn json(&self, target: &Target) -> Value {
         let mut row = json!({
-            "server": self.name,
+            "server": self.entry.name,
+            "package": "",
+            "version": self.version,
             "locked": self.locked,
             "status": self.status,
-            "from": self.from.to_string_lossy(),
+            "why": self.failure,
+            "from": self.entry.file.to_string_lossy(),
         });
         let plan = match &self.plan {
             Ok(plan) => plan,
@@ -227,17 +250,17 @@ impl Row {
             }
         };
         let policy = &plan.policy;
-        let missing = plan.missing.iter().map(|file| {
-            let file = text::path(&target.secrets().join(file));
+        let missing = plan.secrets.iter().filter(|(_, value)| value.is_none());
+        let missing = missing.map(|(file, _)| {
+            let file = text::path(&target.policies.join(file));
             json!(format!(
                 "{file} (mode 600): its client does not say the value"
             ))
         });
-        let settings = plan.environment.iter();
+        let settings = plan.settings.iter();
         let settings = settings.map(|(name, value)| json!(format!("{name}={value}")));
         row["server"] = json!(plan.name);
         row["package"] = json!(plan.runs());
-        row["version"] = json!(self.version.as_deref().unwrap_or(plan.wanted()));
         row["hosts"] = json!(values(&policy["network"]["hosts"], "host"));
         row["reads"] = json!(values(&policy["files"]["read"], "path"));
         row["writes"] = json!(values(&policy["files"]["write"], "path"));
@@ -253,8 +276,9 @@ impl Row {
 fn secret(grant: &Value) -> Value {
     let [name, from] = ["name", "from"].map(|member| words::flat(&grant[member]));
     json!(match grant["header"]["host"].as_str() {
-        Some(host) =>
-            format!("{name} ({from}): added to its requests to {host}; the server never has it"),
+        Some(host) => {
+            format!("{name} ({from}): added to its requests to {host}; the server never has it")
+        }
         None => format!("{name} ({from}): the server has it, and its hosts are the fence"),
     })
 }

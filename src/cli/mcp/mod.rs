@@ -1,10 +1,10 @@
 //! `toolhost mcp`: MCP servers that clients have, as confined tools of this host.
 
-mod changes;
 pub mod clients;
 mod entries;
 mod import;
 mod launch;
+mod list;
 mod plan;
 mod refresh;
 mod remove;
@@ -26,6 +26,8 @@ enum Verb {
     Import(import::Args),
     /// Start a server once, behind its layers, and record what it says of its tools
     Refresh(refresh::Args),
+    /// List the MCP servers of this host, and what each may touch
+    List(list::Args),
     /// Take a server out of this host; what it wrote stays
     Remove(remove::Args),
 }
@@ -34,6 +36,7 @@ pub fn run(settings: &Settings, args: &Args) -> anyhow::Result<ExitCode> {
     match &args.verb {
         Verb::Import(args) => import::run(settings, args),
         Verb::Refresh(args) => refresh::run(settings, args),
+        Verb::List(args) => list::run(settings, args),
         Verb::Remove(args) => remove::run(settings, args),
     }
 }

@@ -1,14 +1,14 @@
 //! What `mcp import` would write for a server: its policy, of a shipped template where there is one,
 //! its settings and its secrets.
 
-use super::entries::{Entry, Variable};
-use super::launch::{Launch, Package, Program, package_key};
-use super::target::{SECRETS, Target};
+use super::entries::{Command, Entry, Variable};
+use super::launch::{self, Launch, Package, Program};
+use super::target::Target;
 use crate::base::mask::MIN_SECRET_BYTES;
 use crate::manifest::environment;
 use crate::policy::packages::Ecosystem;
-use serde_json::{Map, Value, json};
-use std::collections::{BTreeMap, BTreeSet};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Policies of well-known servers, by their package: data, which no host reads as its own policies.
@@ -24,12 +24,10 @@ const TEMPLATES: [&str; 10] = [
     include_str!("../../../sandbox-policies/mcp/tavily.toml"),
     include_str!("../../../sandbox-policies/mcp/time.toml"),
 ];
+/// What a server has that no template knows.
+const UNKNOWN: &str = include_str!("../../../sandbox-policies/mcp/unknown.toml");
 const NOT_TAKEN: &str = include_str!("../../../sandbox-policies/mcp/not-taken.toml");
-const LEAST: &str = "An MCP server that a client had: no network and no files, until a first run shows \
-                     what it needs.";
-const OF_CLIENT: &str =
-    "a variable of the server in its client: each is a secret unless you say otherwise";
-/// Longest name, characters: tools have it in their ids.
+/// Longest name: tools have it in their ids.
 const MAX_NAME_CHARS: usize = 40;
 
 /// What one server would be.
@@ -37,13 +35,11 @@ pub struct Plan {
     /// The namespace of its tools, and the name of its folder.
     pub name: String,
     pub launch: Launch,
-    /// The policy, as TOML has it.
+    /// As TOML has it.
     pub policy: Value,
-    pub environment: BTreeMap<String, String>,
-    /// The files of secrets that are written: names and values.
-    pub secrets: BTreeMap<String, String>,
-    /// The files of secrets that the person writes.
-    pub missing: Vec<String>,
+    pub settings: BTreeMap<String, String>,
+    /// The files of secrets, below the policies, and their values; `None`: the person writes it.
+    pub secrets: BTreeMap<String, Option<String>>,
     /// What the client says and the server does not get, with the reason.
     pub left_out: Vec<String>,
 }
@@ -62,22 +58,8 @@ pub fn name_of(written: &str) -> Result<String, String> {
     }
 }
 
-fn parsed(text: &str) -> Map<String, Value> {
+fn parsed(text: &str) -> Value {
     toml::from_str(text).expect("a shipped file is TOML")
-}
-
-/// The template of a package; else what grants nothing but the own folder.
-fn template(package: Option<&Package>) -> Map<String, Value> {
-    let key = package.map(Package::key).unwrap_or_default();
-    let mut all = TEMPLATES.iter().map(|text| parsed(text));
-    let own = all.find(|template| template["server"]["package"] == *key);
-    own.unwrap_or_else(|| {
-        let least = json!({
-            "why": LEAST,
-            "files": { "read": [{ "path": "./**", "why": "its own folder" }] },
-        });
-        least.as_object().cloned().unwrap_or_default()
-    })
 }
 
 /// The entries of a list.
@@ -89,117 +71,111 @@ impl Plan {
     /// `settings`: the variables of which the person says that they are settings.
     pub fn new(
         entry: &Entry,
-        launch: Launch,
+        command: &Command,
         target: &Target,
         settings: &[String],
     ) -> Result<Plan, String> {
-        let package = launch.package();
-        let key = package.map(Package::key).unwrap_or_default();
-        if let Some(why) = parsed(NOT_TAKEN).get(&key).and_then(Value::as_str) {
+        let launch = launch::read(entry, command)?;
+        let key = launch.package().map(Package::key).unwrap_or_default();
+        if let Some(why) = parsed(NOT_TAKEN)[&key].as_str() {
             return Err(why.to_owned());
         }
-        let mut template = template(package);
-        let server = template.remove("server").unwrap_or_default();
+        let mut all = TEMPLATES.iter().map(|text| parsed(text));
+        let template = all.find(|template| template["server"]["package"] == *key);
+        let mut policy = template.unwrap_or_else(|| parsed(UNKNOWN));
+        let [server, shipped] = ["server", "secrets"].map(|table| {
+            let removed = policy.as_object_mut().and_then(|it| it.remove(table));
+            removed.unwrap_or_default()
+        });
         let name = name_of(&entry.name)?;
         let folder = target.folder(&name);
-        let below = folder.strip_prefix(&target.root).unwrap_or(&folder);
-        let mut policy = json!({
-            "name": format!("mcp-{name}"),
-            "why": template["why"],
-            "tools": [format!("{name}:*")],
-            "folders": [below.to_string_lossy()],
-        });
-        for (key, value) in template {
-            if policy[&key].is_null() {
-                policy[key] = value;
-            }
-        }
+        policy["name"] = json!(format!("mcp-{name}"));
+        policy["tools"] = json!([format!("{name}:*")]);
+        policy["folders"] = json!([folder.strip_prefix(&target.root).unwrap_or(&folder)]);
         let mut plan = Plan {
             name,
             launch,
             policy,
-            environment: BTreeMap::new(),
+            settings: BTreeMap::new(),
             secrets: BTreeMap::new(),
-            missing: Vec::new(),
             left_out: Vec::new(),
         };
-        plan.add_settings(&server, entry, &folder, settings);
-        plan.add_secrets(&server, entry)?;
+        let grants = plan.variables(&server, &shipped, command, &folder, settings)?;
+        if !grants.is_empty() {
+            plan.policy["secrets"] = json!({ "grant": grants });
+        }
         plan.add_paths(&server["paths"]);
         plan.add_packages();
         Ok(plan)
     }
 
-    /// The variables that are settings: by the template, by the registry, or by the person's word.
-    fn add_settings(&mut self, server: &Value, entry: &Entry, folder: &Path, named: &[String]) {
-        let mut known: BTreeSet<&str> = named.iter().map(String::as_str).collect();
+    /// Each variable of the client and of the template is a setting or a secret. Returns the grants
+    /// of the secrets.
+    fn variables(
+        &mut self,
+        server: &Value,
+        shipped: &Value,
+        command: &Command,
+        folder: &Path,
+        named: &[String],
+    ) -> Result<Vec<Value>, String> {
+        let mut variables = command.variables.clone();
+        for grant in entries(&shipped["grant"]).filter(|grant| grant["optional"] != true) {
+            let name = grant["name"].as_str().unwrap_or_default().to_owned();
+            variables.entry(name).or_insert(Variable::Asked);
+        }
+        let mut known = named.to_vec();
         for setting in entries(&server["settings"]) {
-            let name = setting["name"].as_str().unwrap_or_default();
-            let Some(value) = setting["value"].as_str() else {
-                known.insert(name);
+            let name = setting["name"].as_str().unwrap_or_default().to_owned();
+            let is_meant = setting["with"]
+                .as_str()
+                .is_none_or(|with| variables.contains_key(with));
+            match setting["value"].as_str() {
+                Some(value) if is_meant => {
+                    let value = value.replace("{folder}", &folder.to_string_lossy());
+                    self.settings.insert(name, value);
+                }
+                _ => known.push(name),
+            }
+        }
+        let mut grants = Vec::new();
+        for (name, variable) in variables {
+            let grant = entries(&shipped["grant"]).find(|grant| grant["name"] == *name);
+            if let Some(why) = environment::refusal_reason(&name, "") {
+                self.left_out.push(why);
                 continue;
-            };
-            let with = setting["with"].as_str();
-            if with.is_none_or(|with| entry.variables.contains_key(with)) {
-                let value = value.replace("{folder}", &folder.to_string_lossy());
-                self.environment.insert(name.to_owned(), value);
+            }
+            match (variable, grant) {
+                (_, None) if self.settings.contains_key(&name) => {
+                    self.left_out
+                        .push(format!("{name}: the shipped policy sets it"));
+                }
+                (Variable::Setting(value), None) => drop(self.settings.insert(name, value)),
+                (Variable::Text(value), None) if known.contains(&name) => {
+                    self.settings.insert(name, value);
+                }
+                (variable, grant) => {
+                    let why = "a variable of the server: each is a secret unless you say otherwise";
+                    let mut grant = grant.cloned().unwrap_or_else(|| json!({ "why": why }));
+                    grant
+                        .as_object_mut()
+                        .and_then(|grant| grant.remove("optional"));
+                    grant["from"] = json!(self.source(&name, variable)?);
+                    grant["name"] = json!(name);
+                    grants.push(grant);
+                }
             }
         }
-        for (name, variable) in &entry.variables {
-            let value = match variable {
-                Variable::Setting(value) => value,
-                Variable::Text(value) if known.contains(name.as_str()) => value,
-                _ => continue,
-            };
-            if environment::refusal_reason(name, value).is_none() {
-                let known = self.environment.entry(name.clone());
-                known.or_insert_with(|| value.clone());
-            }
-        }
-    }
-
-    /// The secrets: those of the template, and each variable of the client that is not a setting.
-    fn add_secrets(&mut self, server: &Value, entry: &Entry) -> Result<(), String> {
-        let policy = self.policy.as_object_mut();
-        let shipped = policy.and_then(|policy| policy.remove("secrets"));
-        let shipped = shipped.unwrap_or_default();
-        let mut grants: Vec<Value> = Vec::new();
-        for grant in entries(&shipped["grant"]) {
-            let name = grant["name"].as_str().unwrap_or_default();
-            let variable = entry.variables.get(name);
-            if variable.is_some() || !entries(&server["optional"]).any(|it| it == name) {
-                let mut grant = grant.clone();
-                grant["from"] = json!(self.source(name, variable.unwrap_or(&Variable::Asked))?);
-                grants.push(grant);
-            }
-        }
-        for (name, variable) in &entry.variables {
-            let is_granted = grants.iter().any(|grant| grant["name"] == **name);
-            if let Some(why) = environment::refusal_reason(name, "") {
-                self.left_out.push(format!("{name}: {why}"));
-            } else if let Some(set) = self.environment.get(name).filter(|_| !is_granted) {
-                let is_same =
-                    matches!(variable, Variable::Text(it) | Variable::Setting(it) if it == set);
-                let differs = format!("{name}: the shipped policy sets it to {set}");
-                self.left_out.extend((!is_same).then_some(differs));
-            } else if !is_granted {
-                let from = self.source(name, variable)?;
-                grants.push(json!({ "name": name, "from": from, "why": OF_CLIENT }));
-            }
-        }
-        if !grants.is_empty() {
-            self.policy["secrets"] = json!({ "grant": grants });
-        }
-        Ok(())
+        Ok(grants)
     }
 
     /// Where a secret lies.
-    fn source(&mut self, name: &str, variable: &Variable) -> Result<String, String> {
-        let file = format!("{}{name}", Target::secret_start(&self.name));
-        let from = format!("file:{SECRETS}/{file}");
+    fn source(&mut self, name: &str, variable: Variable) -> Result<String, String> {
+        let file = Target::secret(&self.name, name);
+        let from = format!("file:{file}");
         match variable {
             Variable::Host(host) => return Ok(format!("env:{host}")),
-            Variable::Asked => self.missing.push(file),
+            Variable::Asked => drop(self.secrets.insert(file, None)),
             Variable::Text(value) | Variable::Setting(value) => {
                 if value.len() < MIN_SECRET_BYTES {
                     return Err(format!(
@@ -207,7 +183,7 @@ impl Plan {
                          hidden as a secret: `--setting {name}` says that it may be read"
                     ));
                 }
-                self.secrets.insert(file, value.clone());
+                self.secrets.insert(file, Some(value));
             }
         }
         Ok(from)
@@ -215,33 +191,32 @@ impl Plan {
 
     /// Grants the paths among the arguments, where the template says that they are the server's.
     fn add_paths(&mut self, rule: &Value) {
-        let lists: &[&str] = match rule["access"].as_str() {
-            Some("write") => &["read", "write"],
-            Some(_) => &["read"],
-            None => return,
-        };
-        let arguments = self.launch.arguments.iter();
-        let paths = arguments.filter(|word| word.starts_with('/')).map(|word| {
-            let tree = if Path::new(word).is_file() { "" } else { "/**" };
-            json!({ "path": format!("{}{tree}", word.trim_end_matches('/')), "why": rule["why"] })
-        });
-        let paths: Vec<Value> = paths.collect();
-        for name in lists {
-            let list = &mut self.policy["files"][name];
-            let all = entries(list).chain(&paths).cloned();
-            *list = all.collect();
+        let paths = self
+            .launch
+            .arguments
+            .iter()
+            .filter(|word| word.starts_with('/'));
+        let paths: Vec<Value> = paths
+            .map(|word| {
+                let tree = if Path::new(word).is_file() { "" } else { "/**" };
+                let path = format!("{}{tree}", word.trim_end_matches('/'));
+                json!({ "path": path, "why": rule["why"] })
+            })
+            .collect();
+        for access in entries(&rule["access"]).filter_map(Value::as_str) {
+            let list = &mut self.policy["files"][access];
+            *list = entries(list).chain(&paths).cloned().collect();
         }
     }
 
     fn add_packages(&mut self) {
-        let name = match self.launch.ecosystem() {
-            Ecosystem::Node => "node",
-            Ecosystem::Python => "python",
+        let name = match Ecosystem::for_language(self.launch.language()) {
+            Some(Ecosystem::Python) => "python",
+            _ => "node",
         };
-        let entry = json!({
-            "index": "default", "lock": "required", "builds": false, "why": "what the server runs on",
-        });
-        self.policy["packages"] = json!({ name: entry });
+        let why = "what the server runs on";
+        let rule = json!({ "index": "default", "lock": "required", "builds": false, "why": why });
+        self.policy["packages"] = json!({ name: rule });
     }
 
     /// The package, or the script, for people.
@@ -255,8 +230,9 @@ impl Plan {
     /// The versions that the client wants.
     pub fn wanted(&self) -> &str {
         let package = self.launch.package();
-        let versions = package.map_or("", |package| &package.required[0].versions);
-        if versions.is_empty() {
+        let first = package.and_then(|package| package.required.requires.first());
+        let versions = first.map_or("", |required| required.versions.as_str());
+        if ["", "*"].contains(&versions) {
             "newest"
         } else {
             versions
@@ -265,20 +241,17 @@ impl Plan {
 
     /// The version of the server among locked packages, as manifests write versions.
     pub fn version(&self, packages: &Value) -> String {
-        let own = self.launch.package().and_then(|package| {
-            let mut all = entries(packages);
-            all.find(|it| {
-                let name = it["name"].as_str().unwrap_or_default();
-                package_key(package.ecosystem, name) == package.key()
-            })
-        });
+        let name = self.runs();
+        let own = entries(packages).find(|package| package["name"] == *name);
         let version = own.and_then(|it| it["version"].as_str()).unwrap_or("1");
         let numbers = version.split(|c: char| !c.is_ascii_digit());
-        let mut numbers = numbers.map(|number| number.parse::<u64>().unwrap_or(0));
-        let first = [0; 3].map(|zero| numbers.next().unwrap_or(zero));
-        match semver::Version::parse(version) {
-            Ok(version) => version.to_string(),
-            Err(_) => first.map(|number| number.to_string()).join("."),
-        }
+        let numbers = numbers.map(|number| number.parse::<u64>().unwrap_or(0));
+        let numbers: Vec<String> = numbers
+            .chain([0; 3])
+            .take(3)
+            .map(|it| it.to_string())
+            .collect();
+        let exact = semver::Version::parse(version).map(|version| version.to_string());
+        exact.unwrap_or_else(|_| numbers.join("."))
     }
 }

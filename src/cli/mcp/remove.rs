@@ -1,7 +1,6 @@
 //! `toolhost mcp remove`: takes a server out of this host: its folder, policy, secrets and approval.
 //! What the server wrote stays.
 
-use super::changes::Changes;
 use super::plan::name_of;
 use super::target::{DATA, Target};
 use crate::base::text;
@@ -24,39 +23,27 @@ pub fn run(settings: &Settings, args: &Args) -> anyhow::Result<ExitCode> {
     let target = Target::new(settings).map_err(refused)?;
     // A name is never a path.
     let is_name = name_of(name).is_ok_and(|own| own == *name);
-    if !is_name || !target.manifest(name).is_file() {
-        let name = text::printable(name);
-        return Err(refused(format!(
-            "{name} was not imported: `toolhost mcp list` shows what was"
-        ))
-        .into());
+    let files = target.files(name);
+    if !is_name || files.is_empty() {
+        let words = "no such server was imported: `toolhost mcp list` shows those of this host";
+        return Err(refused(words.to_owned()).into());
     }
-    let paths = target.files(name);
-    for path in &paths {
-        words::say(&format!("removes {}", text::path(path)));
+    for path in &files {
+        words::say(&format!("removes  {}", text::path(path)));
     }
     let data = target.folder(name).join(DATA);
     if data.is_dir() {
-        words::say(&format!(
-            "keeps   {}, what the server wrote",
-            text::path(&data)
-        ));
+        words::say(&format!("keeps    {}", text::path(&data)));
     }
     if !args.yes {
         words::note("Nothing was removed: the same with --yes removes this, and its approval.");
         return Ok(Exit::Ok.into());
     }
-    let mut changes = Changes::default();
-    for path in &paths {
-        changes.clear(path).map_err(refused)?;
-    }
     approve::forget(settings, &format!("{name}:server"))?;
-    changes.keep();
-    // It stays where it has data.
-    let _ = std::fs::remove_dir(target.folder(name));
+    target.erase(name).map_err(refused)?;
     Ok(Exit::Ok.into())
 }
 
 fn refused(why: String) -> Refusal {
-    Refusal::new(Exit::Caller, format!("{why}; nothing was removed"))
+    Refusal::new(Exit::Caller, why)
 }

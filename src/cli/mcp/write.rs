@@ -1,29 +1,29 @@
 //! Writes what a plan says: the folder of a server, its policy and its secrets.
 
-use super::changes::Changes;
 use super::entries::variable;
-use super::launch::{Package, Program, Start};
+use super::launch::{Package, Program};
 use super::plan::{Plan, entries};
-use super::target::{DATA, SERVERS, Target, at};
+use super::target::{DATA, IGNORED, SERVERS, Target, at};
 use crate::base::text;
 use crate::cli::{settings, words};
 use crate::policy::packages::Ecosystem;
 use crate::policy::{self, Policies};
-use serde_json::{Map, Value, json};
-use std::fs;
-use std::path::Path;
+use serde_json::{Value, json};
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::Write as _;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 
-/// Most files, and most bytes, of a script's project: as many as an approval can hold.
-const MAX_FILES: usize = 5000;
-const MAX_BYTES: u64 = 64 << 20;
-/// The copy of a script's project.
+/// The copy of a script's project, below the folder of its server.
 const COPY: &str = "app";
-/// Folders of a project that are not copied: packages are built from its lock.
+/// Folders that are not copied: packages are built from the lock.
 const LEFT: [&str; 3] = ["node_modules", "venv", "__pycache__"];
-const HEAD: &str = "# Written by `toolhost mcp import`: what this server may touch. Edit it, and approve it again.\n";
+/// Most files of a project: as many as an approval can hold.
+const MAX_FILES: usize = 5000;
+const HEAD: &str = "# Written by `toolhost mcp import`: what this server may touch. After an edit, approve it again.\n";
 
 impl Plan {
-    pub fn policy_text(&self) -> Result<String, String> {
+    fn policy_text(&self) -> Result<String, String> {
         let text = toml::to_string(&self.policy).map_err(|error| error.to_string())?;
         Ok(format!("{HEAD}{text}"))
     }
@@ -33,74 +33,42 @@ impl Plan {
         let file = target.policy(&self.name);
         let policy = policy::parse(&self.policy_text()?, &file, false, &target.root);
         let policy = policy.map_err(|problems| problems[0].message.clone())?;
-        let together = policies.with(policy);
-        together
-            .map(drop)
-            .map_err(|problems| problems[0].problem.message.clone())
+        let together = policies.with(policy).map(drop);
+        together.map_err(|problems| problems[0].problem.message.clone())
     }
 
-    /// Writes all of it. Dropping the result undoes that.
-    pub fn write(&self, target: &Target) -> Result<Changes, String> {
-        let mut changes = Changes::default();
+    /// Writes all of it, the manifest last: with it the server is there.
+    pub fn write(&self, target: &Target) -> Result<(), String> {
         let folder = target.folder(&self.name);
-        let servers = target.servers();
-        // Nobody else may write what this host obeys, whatever the umask.
-        for path in [&target.tools, &servers, &folder, &target.policies] {
-            changes.folder(path, 0o755)?;
+        make(&folder, 0o755)?;
+        make(&target.policies, 0o755)?;
+        for (name, value) in &self.secrets {
+            write_secret(&target.policies.join(name), value.as_deref())?;
         }
-        for path in target.files(&self.name) {
-            changes.clear(&path)?;
-        }
-        self.write_secrets(target, &mut changes)?;
-        let policy = self.policy_text()?;
-        changes.write(&target.policy(&self.name), policy.as_bytes(), 0o644)?;
-        if self.policy["files"]["write"]
-            .to_string()
-            .contains("./data/")
-        {
-            changes.folder(&folder.join(DATA), 0o755)?;
+        put(&target.policy(&self.name), &self.policy_text()?)?;
+        if self.policy["files"]["write"].to_string().contains(DATA) {
+            make(&folder.join(DATA), 0o755)?;
         }
         match &self.launch.program {
-            Program::Package(package) => package.write(&folder, &mut changes)?,
-            Program::Script { file, .. } => copy(file, &folder.join(COPY), &mut changes)?,
+            Program::Package(package) => package.write(&folder)?,
+            Program::Script { file, .. } => copy(file, &folder.join(COPY))?,
         }
-        // The last file: with it the server is there.
-        let text = self.manifest_text("0.0.0");
-        changes.write(&target.manifest(&self.name), text.as_bytes(), 0o644)?;
-        Ok(changes)
+        put(&target.manifest(&self.name), &self.manifest("0.0.0"))
     }
 
-    /// Writes the version into the manifest, which is there already.
+    /// Writes the version that was found into the manifest.
     pub fn write_version(&self, target: &Target, version: &str) -> Result<(), String> {
         let path = target.manifest(&self.name);
-        let written = words::write_file(&path, &self.manifest_text(version), true);
+        let written = words::write_file(&path, &self.manifest(version), true);
         written.map_err(|why| at(&path, &why))
     }
 
-    fn write_secrets(&self, target: &Target, changes: &mut Changes) -> Result<(), String> {
-        if self.secrets.is_empty() && self.missing.is_empty() {
-            return Ok(());
-        }
-        let folder = target.secrets();
-        if !folder.is_dir() {
-            changes.folder(&folder, 0o700)?;
-            // The folder of policies may be under version control.
-            changes.write(&folder.join(".gitignore"), b"*\n", 0o600)?;
-        }
-        for (name, value) in &self.secrets {
-            changes.write(&folder.join(name), value.as_bytes(), 0o600)?;
-        }
-        Ok(())
-    }
-
-    /// The manifest: it requests what the policy grants.
-    fn manifest_text(&self, version: &str) -> String {
+    /// The manifest requests what the policy grants.
+    fn manifest(&self, version: &str) -> String {
         let name = &self.name;
         let policy = &self.policy;
-        let mut capabilities = values(&policy["secrets"]["grant"], "name");
-        for name in &mut capabilities {
-            name.insert_str(0, "secret:");
-        }
+        let secrets = values(&policy["secrets"]["grant"], "name").into_iter();
+        let capabilities: Vec<String> = secrets.map(|it| format!("secret:{it}")).collect();
         let script = match &self.launch.program {
             Program::Package(package) => package.script().to_owned(),
             Program::Script { file, .. } => format!("{COPY}/{}", below_project(file).display()),
@@ -116,7 +84,7 @@ impl Plan {
                 "language": self.launch.language().name(),
                 "args": self.launch.arguments,
             },
-            "execution": { "env": self.environment },
+            "execution": { "env": self.settings },
             "securityContext": {
                 "fileAccess": {
                     "allowRead": values(&policy["files"]["read"], "path"),
@@ -132,50 +100,57 @@ impl Plan {
 
 /// This member of each entry of a list.
 pub fn values(list: &Value, member: &str) -> Vec<String> {
-    entries(list)
-        .filter_map(|entry| entry[member].as_str().map(str::to_owned))
-        .collect()
+    let texts = entries(list).filter_map(|entry| entry[member].as_str());
+    texts.map(str::to_owned).collect()
+}
+
+/// Makes a folder and those above it. Nobody else may write what this host obeys, whatever the umask.
+fn make(folder: &Path, mode: u32) -> Result<(), String> {
+    let made = DirBuilder::new().recursive(true).mode(mode).create(folder);
+    made.map_err(|why| at(folder, &why))
+}
+
+fn put(path: &Path, text: &str) -> Result<(), String> {
+    words::write_file(path, text, false).map_err(|why| at(path, &why))
+}
+
+/// `value`: `None` where the person writes it.
+fn write_secret(path: &Path, value: Option<&str>) -> Result<(), String> {
+    let folder = path.parent().unwrap_or(path);
+    if !folder.is_dir() {
+        make(folder, 0o700)?;
+        put(&folder.join(IGNORED), "*\n")?;
+    }
+    let Some(value) = value else { return Ok(()) };
+    let mut options = OpenOptions::new();
+    let file = options.write(true).create_new(true).mode(0o600).open(path);
+    file.and_then(|mut file| file.write_all(value.as_bytes()))
+        .map_err(|why| at(path, &why))
 }
 
 impl Package {
     fn script(&self) -> &'static str {
-        match self.ecosystem {
+        match self.required.ecosystem {
             Ecosystem::Node => "server.cjs",
             Ecosystem::Python => "server.py",
         }
     }
 
     /// Writes the script that starts the package, and the file that requires it.
-    fn write(&self, folder: &Path, changes: &mut Changes) -> Result<(), String> {
-        let [program, module] = match &self.start {
-            Start::Usual => ["", ""],
-            Start::Program(name) => [name.as_str(), ""],
-            Start::Module(name) => ["", name.as_str()],
-        };
-        let script = match self.ecosystem {
+    fn write(&self, folder: &Path) -> Result<(), String> {
+        let script = match self.required.ecosystem {
             Ecosystem::Node => include_str!("server.cjs"),
             Ecosystem::Python => include_str!("server.py"),
         };
         let script = script
             .replace("PACKAGE_NAME", &json!(self.name()).to_string())
-            .replace("PROGRAM_NAME", &json!(program).to_string())
-            .replace("MODULE_NAME", &json!(module).to_string());
-        changes.write(&folder.join(self.script()), script.as_bytes(), 0o644)?;
-        let required = self.required.iter();
-        let [file, text] = match self.ecosystem {
-            Ecosystem::Node => {
-                let all: Map<String, Value> = required
-                    .map(|it| (it.name.clone(), json!(it.range())))
-                    .collect();
-                let text = json!({ "private": true, "dependencies": all });
-                ["package.json".to_owned(), format!("{text:#}\n")]
-            }
-            Ecosystem::Python => {
-                let lines = required.map(|it| format!("{}{}\n", it.name, it.versions));
-                ["requirements.txt".to_owned(), lines.collect()]
-            }
-        };
-        changes.write(&folder.join(file), text.as_bytes(), 0o644)
+            .replace("PROGRAM_NAME", &json!(self.program).to_string())
+            .replace("MODULE_NAME", &json!(self.module).to_string());
+        put(&folder.join(self.script()), &script)?;
+        for (name, text) in &self.required.inputs {
+            put(&folder.join(name), text)?;
+        }
+        Ok(())
     }
 }
 
@@ -191,42 +166,35 @@ fn project(script: &Path) -> Option<&Path> {
     })
 }
 
-fn below_project(script: &Path) -> &Path {
+fn below_project(script: &Path) -> PathBuf {
     let folder = project(script).or(script.parent());
     let below = folder.and_then(|folder| script.strip_prefix(folder).ok());
-    below.unwrap_or(script)
+    below.unwrap_or(script).to_owned()
 }
 
-/// Copies a script with its project.
-fn copy(script: &Path, to: &Path, changes: &mut Changes) -> Result<(), String> {
-    changes.folder(to, 0o755)?;
-    let Some(from) = project(script) else {
-        let done = fs::copy(script, to.join(below_project(script)));
-        return done.map(drop).map_err(|why| at(script, &why));
-    };
-    let mut bytes = 0;
-    let walk = walkdir::WalkDir::new(from).min_depth(1).into_iter();
-    let walk = walk.filter_entry(|entry| {
-        let name = entry.file_name().to_string_lossy();
-        !name.starts_with('.') && !LEFT.contains(&&*name)
-    });
+/// Copies a script, with its project if it has one.
+fn copy(script: &Path, to: &Path) -> Result<(), String> {
+    let from = project(script).or(script.parent()).unwrap_or(script);
+    let is_alone = project(script).is_none();
+    let walk = walkdir::WalkDir::new(from)
+        .into_iter()
+        .filter_entry(|entry| {
+            let name = entry.file_name().to_string_lossy();
+            let is_part = !is_alone || entry.depth() == 0 || entry.path() == script;
+            is_part && (entry.depth() == 0 || !name.starts_with('.') && !LEFT.contains(&&*name))
+        });
     for (count, entry) in walk.enumerate() {
         let entry = entry.map_err(|why| why.to_string())?;
-        let kind = entry.file_type();
-        bytes += entry.metadata().map_or(0, |facts| facts.len());
-        if kind.is_symlink() || count > MAX_FILES || bytes > MAX_BYTES {
+        let target = to.join(entry.path().strip_prefix(from).unwrap_or(entry.path()));
+        if entry.path_is_symlink() || count > MAX_FILES {
+            let from = text::path(from);
             return Err(format!(
-                "{}: its project has links, or more than {MAX_FILES} files or {} MiB: no approval \
-                 could hold it",
-                text::path(from),
-                MAX_BYTES >> 20
+                "{from}: this project has links, or more than {MAX_FILES} files"
             ));
         }
-        let target = to.join(entry.path().strip_prefix(from).unwrap_or(entry.path()));
-        let done = if kind.is_dir() {
-            fs::create_dir(&target)
-        } else {
-            fs::copy(entry.path(), &target).map(drop)
+        let done = match entry.file_type().is_dir() {
+            true => fs::create_dir(&target),
+            false => fs::copy(entry.path(), &target).map(drop),
         };
         done.map_err(|why| at(entry.path(), &why))?;
     }

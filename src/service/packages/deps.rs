@@ -9,6 +9,7 @@ use crate::packages;
 use crate::packages::store::BuiltEnvironment;
 use crate::policy::packages::{Ecosystem, Package, PackageRules};
 use crate::policy::{Advisories, Decision};
+use crate::registry::Tool;
 use crate::service::catalog::Catalog;
 use crate::service::requirements;
 use serde_json::{Value, json};
@@ -139,10 +140,14 @@ fn lock_named(
 }
 
 /// Like `need`, but as if the lock that will be written did not exist. An approval covers the lock,
-/// so the tool may wait for one.
+/// so the tool may wait for one, and so may an MCP server for its list.
 pub fn need_unlocked(catalog: &Catalog, reference: &str) -> Result<Option<Need>, Fault> {
     let decisions = catalog.decisions()?;
-    let tool = decisions.snapshot.find(reference)?;
+    let found = decisions.snapshot.find(reference)?;
+    let mut tool = Tool::clone(&found);
+    if let Handler::McpServer(server) = &mut Arc::make_mut(&mut tool.manifest).handler {
+        server.listed.get_or_insert_default();
+    }
     let policies = &decisions.policies.without_approvals();
     let machine = &decisions.rules.machine;
     Need::from_decision(&requirements::decide_unlocked(

@@ -674,8 +674,7 @@ mod model;
 mod source;
 
 pub use brokers::{Broker, BrokerServices};
-use source::folder;
-pub use source::{Variables, guarded_text, home, regular_file};
+pub use source::{Variables, folder, guarded_text, home, regular_file};
 
 #[cfg(test)]
 mod tests {

@@ -26,8 +26,8 @@ const MAX_COLUMN_CHARS: usize = 56;
 /// A write to standard output has failed.
 static LOST: AtomicBool = AtomicBool::new(false);
 
-/// The flags of this process that name its settings, as words of a shell.
-static SETTINGS: OnceLock<String> = OnceLock::new();
+/// The flags of this process that name its settings.
+static SETTINGS: OnceLock<Vec<String>> = OnceLock::new();
 
 /// Keeps the settings that flags name, for the commands that are printed. Their paths are absolute,
 /// so that the commands work from any folder.
@@ -41,19 +41,27 @@ pub fn keep_settings(flags: &Flags) {
         ("config", one(&flags.config)),
         ("audit-log", one(&flags.audit_log)),
     ];
-    let all = all.iter().flat_map(|(name, paths)| {
-        paths.iter().map(move |path| {
-            let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
-            format!(" --{name} {}", quote(&text::path(&path)))
-        })
-    });
-    let _ = SETTINGS.set(all.collect());
+    let mut words = Vec::new();
+    for (name, paths) in all {
+        for path in paths {
+            let path = std::path::absolute(&path).unwrap_or(path);
+            words.extend([format!("--{name}"), path.to_string_lossy().into_owned()]);
+        }
+    }
+    let _ = SETTINGS.set(words);
+}
+
+/// The flags that name settings of this process.
+pub fn settings() -> &'static [String] {
+    SETTINGS.get().map_or(&[], Vec::as_slice)
 }
 
 /// A command of this program, with the settings of this process.
 pub fn command(words: &str) -> String {
-    let settings = SETTINGS.get().map_or("", String::as_str);
-    format!("toolhost{settings} {words}")
+    let settings = settings()
+        .iter()
+        .map(|word| quote(&text::printable(word)) + " ");
+    format!("toolhost {}{words}", settings.collect::<String>())
 }
 
 /// Gives every command in a text, which begins as `` `toolhost VERB ``, the settings of this process.

@@ -6,4 +6,5 @@ mod call;
 mod check;
 mod diff;
 mod hostile;
+mod mcp_install;
 mod new;

@@ -21,6 +21,12 @@ if [ ! -x "$folder/openai-python/bin/python" ]; then
     python3 -m venv "$folder/openai-python"
     "$folder/openai-python/bin/pip" install --quiet openai==3.57.0
 fi
+# Agents whose files `mcp install` writes; each lists its servers without an account.
+for package in @anthropic-ai/claude-code@2.1.197 opencode-ai@1.18.33 @openai/codex@0.171.0 @github/copilot@1.0.102 @google/gemini-cli@0.61.0; do
+    name=${package#@*/}
+    name=agent-${name%@*}
+    [ -d "$folder/$name/node_modules" ] || npm_into "$name" "$package"
+done
 [ "${2:-}" = all ] || exit 0
 
 [ -d "$folder/inspector/node_modules" ] || npm_into inspector @modelcontextprotocol/inspector@2.12.0

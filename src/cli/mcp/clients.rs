@@ -116,7 +116,10 @@ impl Client {
     /// The user's file, whether or not it is there. `None`: this user has no home folder.
     pub fn user_file(&self, variable: settings::Variables<'_>) -> Option<PathBuf> {
         let named = self.folder_variable.and_then(variable).map(PathBuf::from);
-        let usual = settings::home(variable)?.join(self.user);
+        let usual = match self.user.strip_prefix(".config/") {
+            Some(rest) => settings::folder(variable, "XDG_CONFIG_HOME", ".config")?.join(rest),
+            None => settings::home(variable)?.join(self.user),
+        };
         Some(match (named, usual.file_name()) {
             (Some(folder), Some(file)) if folder.is_absolute() => folder.join(file),
             _ => usual,

@@ -150,7 +150,7 @@ pub fn read(file: &Path) -> Result<Vec<Entry>, String> {
     }
 }
 
-fn parse_toml(bytes: &[u8]) -> Result<Value, String> {
+pub fn parse_toml(bytes: &[u8]) -> Result<Value, String> {
     let text = text::decode(bytes)?;
     toml::from_str(text).map_err(|error| {
         let start = error.span().map_or(0, |span| span.start);

@@ -3,6 +3,7 @@
 pub mod clients;
 mod entries;
 mod import;
+mod install;
 mod launch;
 mod list;
 mod plan;
@@ -28,6 +29,8 @@ enum Verb {
     Refresh(refresh::Args),
     /// List the MCP servers of this host, and what each may touch
     List(list::Args),
+    /// Write this host into the configuration of an MCP client
+    Install(install::Args),
     /// Take a server out of this host; what it wrote stays
     Remove(remove::Args),
 }
@@ -37,6 +40,7 @@ pub fn run(settings: &Settings, args: &Args) -> anyhow::Result<ExitCode> {
         Verb::Import(args) => import::run(settings, args),
         Verb::Refresh(args) => refresh::run(settings, args),
         Verb::List(args) => list::run(settings, args),
+        Verb::Install(args) => install::run(settings, args),
         Verb::Remove(args) => remove::run(settings, args),
     }
 }

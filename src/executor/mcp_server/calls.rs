@@ -32,7 +32,8 @@ const STARTING: &str = "the MCP server of this tool is still being started";
 /// The revisions that are spoken: without a handshake, and with one.
 const MODERN: &str = "2026-07-28";
 const LEGACY: &str = "2025-11-25";
-/// How long a server may take to say that it does not know the modern revision.
+/// How long a server may take to answer whether it knows the modern revision, before it is greeted in
+/// the older way as well.
 const PROBE: Duration = Duration::from_secs(5);
 /// Most pages of a list of tools, and most bytes of all.
 const MAX_PAGES: usize = 100;
@@ -276,15 +277,44 @@ struct Greeter<'a> {
 impl Greeter<'_> {
     /// Learns which revision it speaks. True: the modern one.
     async fn greet(&self) -> Result<bool, Fault> {
-        let probe = self.ask("server/discover", json!({"_meta": about(self.asks)}));
-        if let Ok(answer) = timeout(PROBE, probe).await
-            && let Ok(text) = answer?
-            && text.value()["supportedVersions"]
-                .as_array()
-                .is_some_and(|all| all.contains(&json!(MODERN)))
-        {
-            return Ok(true);
+        let probe = self.is_modern();
+        let hello = self.initialize();
+        tokio::pin!(probe, hello);
+        if let Ok(is_modern) = timeout(PROBE, &mut probe).await {
+            return match is_modern? {
+                true => Ok(true),
+                false => hello.await.map(|()| false),
+            };
         }
+        // It may know no such request, or only be slow: then it serves the first and refuses the
+        // second.
+        let greeted = tokio::select! {
+            is_modern = &mut probe => match is_modern? {
+                true => return Ok(true),
+                false => return hello.await.map(|()| false),
+            },
+            greeted = &mut hello => greeted,
+        };
+        match greeted {
+            Ok(()) => Ok(false),
+            Err(why) => match probe.await? {
+                true => Ok(true),
+                false => Err(why),
+            },
+        }
+    }
+
+    async fn is_modern(&self) -> Result<bool, Fault> {
+        let params = json!({"_meta": about(self.asks)});
+        let answer = self.ask("server/discover", params).await?;
+        Ok(answer.is_ok_and(|text| {
+            let versions = &text.value()["supportedVersions"];
+            let versions = versions.as_array();
+            versions.is_some_and(|all| all.contains(&json!(MODERN)))
+        }))
+    }
+
+    async fn initialize(&self) -> Result<(), Fault> {
         let hello = json!({
             "protocolVersion": LEGACY,
             "capabilities": capabilities(self.asks),
@@ -293,7 +323,7 @@ impl Greeter<'_> {
         let answer = self.ask("initialize", hello).await?;
         answer.map_err(|why| refused(&why))?;
         self.server.notify("notifications/initialized");
-        Ok(false)
+        Ok(())
     }
 
     /// All pages of its list of tools.

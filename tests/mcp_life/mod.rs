@@ -106,12 +106,15 @@ fn fails(answer: &Value, kind: &str, words: &str) {
 #[test]
 fn a_server_goes_on_between_the_calls_of_its_caller_alone() {
     as_everyone("MCP servers", |who| {
-        let fakes = fakes(who, GRANTS, json!({}));
+        let fakes = unapproved(who, GRANTS, json!({}));
+        let callers = [
+            caller("alice", ""),
+            caller("bob", ""),
+            caller("root", "role = \"operator\"\n"),
+        ];
+        write_callers(&fakes.playground, &callers.concat());
+        fakes.settle_list();
         let (file, [alice, bob, root]) = tokens(&fakes.playground, ["alice", "bob", "root!"]);
-        write_callers(
-            &fakes.playground,
-            &[caller("alice", ""), caller("bob", ""), caller("root", "")].concat(),
-        );
         let web = Web::start(&fakes.playground, &["--token-file", &file]);
         assert_eq!(counted(&web, &[&alice]).0, 1);
         let side_by_side = std::thread::scope(|scope| {
@@ -154,12 +157,11 @@ fn a_server_goes_on_between_the_calls_of_its_caller_alone() {
 #[test]
 fn callers_share_a_server_where_policy_says_so() {
     let shared = "[mcp]\nshared = true\nidle_ms = 1_000\nwhy = \"a test\"\n";
-    let fakes = fakes(Who::ours(), &format!("{GRANTS}{shared}"), json!({}));
-    let (file, [alice, bob, _]) = tokens(&fakes.playground, ["alice", "bob", "root!"]);
-    write_callers(
-        &fakes.playground,
-        &[caller("alice", ""), caller("bob", "")].concat(),
-    );
+    let fakes = unapproved(Who::ours(), &format!("{GRANTS}{shared}"), json!({}));
+    let callers = [caller("alice", ""), caller("bob", "")];
+    write_callers(&fakes.playground, &callers.concat());
+    fakes.settle_list();
+    let (file, [alice, bob]) = tokens(&fakes.playground, ["alice", "bob"]);
     let web = Web::start(&fakes.playground, &["--token-file", &file]);
     let (first, process) = counted(&web, &[&alice]);
     assert_eq!(counted(&web, &[&bob]), (first + 1, process));
@@ -219,9 +221,10 @@ fn a_cancelled_call_ends_or_its_server_does() {
 
 #[test]
 fn a_server_that_keeps_dying_is_held_back() {
-    let fakes = fakes(Who::ours(), GRANTS, json!({}));
+    let fakes = unapproved(Who::ours(), GRANTS, json!({}));
     let breaker = "[breaker]\nfailures = 2\nwait_seconds = 600\nwhy = \"a test\"\n";
     write_callers(&fakes.playground, &format!("{}{breaker}", caller("*", "")));
+    fakes.settle_list();
     let web = Web::start(&fakes.playground, &[]);
     for _ in 0..2 {
         fails(&asked(&web, "die", json!({}), &[]), "ServiceError", "");
@@ -252,7 +255,9 @@ fn a_server_gets_no_more_than_its_grants() {
             "write": ["server.py", "beside.py", "data/kept"],
             "reach": [["127.0.0.1", port]],
         });
-        let ended = fakes.call("probe", input);
+        let ended = fakes
+            .playground
+            .call_with("fake:probe", &input.to_string(), &["--explain"]);
         let done = &ended.out["outputData"];
         assert_eq!(done[&secret], "FileNotFoundError", "{}", ended.text());
         assert_eq!(
@@ -268,7 +273,10 @@ fn a_server_gets_no_more_than_its_grants() {
             before
         );
         let denials = ended.out["denials"]["observed"].to_string();
-        assert!(denials.contains(&port.to_string()), "{denials}");
+        assert!(
+            denials.contains(&secret) && denials.contains("\"socket\""),
+            "{denials}"
+        );
         // The control: outside the layers all of this works.
         assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
         assert!(fs::read(&secret).is_ok());

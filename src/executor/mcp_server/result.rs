@@ -61,7 +61,9 @@ pub fn ending(answer: Result<Text, Refusal>, deadline: &CallDeadline) -> Result<
     };
     for block in &mut blocks {
         keep(block, &BLOCK);
-        keep(&mut block["resource"], &RESOURCE);
+        if let Some(resource) = block.get_mut("resource") {
+            keep(resource, &RESOURCE);
+        }
     }
     if result.is_error {
         let texts = blocks.iter().filter_map(|block| block["text"].as_str());

@@ -69,7 +69,7 @@ fn found(index: &SearchIndex, questions: &[Question]) -> f64 {
 fn questions_in_everyday_words_find_their_tool_among_a_thousand() {
     let listed: Vec<Listed> = data("tools.json");
     let originals = listed.iter().map(|listed| tool(listed, ""));
-    let copies = listed.iter().map(|listed| tool(listed, "team-"));
+    let copies = listed.iter().map(|listed| tool(listed, "mirror-"));
     let index = SearchIndex::new(originals.chain(copies).take(1000).collect());
     let known = found(&index, &data("questions.json"));
     // Of these none was looked at while the weights were chosen.

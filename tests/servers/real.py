@@ -138,7 +138,7 @@ servers = [
      [("sequentialthinking", thought(1), "thoughtNumber"), ("sequentialthinking", thought(2), "thoughtHistoryLength")]),
     ("time", ["uvx", "mcp-server-time@2026.10.19"],
      [("get_current_time", {"timezone": "UTC"}, "datetime"), ("convert_time", {"source_timezone": "UTC", "time": "12:00", "target_timezone": "Asia/Tokyo"}, "21:00")]),
-    ("fetch", ["uvx", "mcp-server-fetch@2026.10.24"],
+    ("fetch", ["uvx", "mcp-server-fetch@2026.10.24", "--allow-private-ips"],
      [("fetch", {"url": f"http://{page.place}/"}, "a page of this machine"), ("fetch", {"url": f"http://{page.place}/b"}, "a page of this machine")]),
     ("git", ["uvx", "mcp-server-git@2026.10.19", "--repository", str(repository)],
      [("git_log", {"repo_path": str(repository)}, "the first commit"), ("git_status", {"repo_path": str(repository)}, "clean")]),

@@ -188,9 +188,11 @@ impl Row {
         let Ok(plan) = &self.plan else {
             return Ok(Ok(()));
         };
-        words::note(&format!("{}: its packages are locked", plan.name));
+        words::note(&format!("{}: locking its packages", plan.name));
         let id = format!("{}:server", plan.name);
         let written = plan.write(target).map_err(anyhow::Error::msg);
+        // The folder of policies may be new.
+        let settings = &settings.again();
         let locked = written.and_then(|()| deps::lock_missing(settings, &id));
         let Ok(Ok(packages)) = locked else {
             target.erase(&plan.name).map_err(anyhow::Error::msg)?;

@@ -191,7 +191,7 @@ mod tests {
         for (line, wanted) in cases {
             assert_eq!(read(line.as_bytes()).ok(), wanted, "{line}");
         }
-        assert_eq!(read(b"\x1b[31mhi").unwrap_err(), "\\x1b[31mhi");
+        assert_eq!(read(b"\x1b[31mhi").unwrap_err(), "\\u{1b}[31mhi");
     }
 
     #[tokio::test]

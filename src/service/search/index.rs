@@ -7,7 +7,7 @@ use crate::manifest::Manifest;
 use crate::registry::Tool;
 use rust_stemmers::{Algorithm, Stemmer};
 use serde_json::Value;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, LazyLock};
 
 /// How much a word counts in the name of a tool, in its tags, in its description and in the names of
@@ -101,7 +101,7 @@ impl SearchIndex {
     /// word with it are left out.
     pub fn find(&self, question: &str, limit: usize) -> Vec<Hit> {
         let mut asked = WordCounts::default();
-        asked.add(&head(question, MAX_QUESTION_CHARS), 1.0);
+        asked.add(words(&head(question, MAX_QUESTION_CHARS)), 1.0);
         let mut scores: HashMap<usize, f64> = HashMap::new();
         let mut square = 0.0;
         for (word, count) in asked.0 {
@@ -166,9 +166,9 @@ fn dampened(count: f64) -> f64 {
 struct WordCounts(HashMap<String, f64>);
 
 impl WordCounts {
-    fn add(&mut self, text: &str, weight: f64) {
+    fn add(&mut self, words: impl IntoIterator<Item = String>, weight: f64) {
         let stemmer = Stemmer::create(Algorithm::English);
-        for word in words(text) {
+        for word in words {
             let stem = stemmer.stem(&word);
             for group in RELATED.get(&*stem).into_iter().flatten() {
                 *self.0.entry(group.clone()).or_default() += weight;
@@ -186,17 +186,19 @@ impl WordCounts {
 
 fn counts_of(manifest: &Manifest) -> WordCounts {
     let mut counts = WordCounts::default();
-    counts.add(&manifest.id, NAME_WEIGHT);
-    counts.add(&manifest.display_name, NAME_WEIGHT);
+    // Where nobody wrote a title it is the name again.
+    let names = [&manifest.id, &manifest.display_name];
+    let names: BTreeSet<String> = names.into_iter().flat_map(|name| words(name)).collect();
+    counts.add(names, NAME_WEIGHT);
     for tag in manifest.tags.iter().chain(&manifest.metadata.category) {
-        counts.add(tag, TAG_WEIGHT);
+        counts.add(words(tag), TAG_WEIGHT);
     }
     let description = head(&manifest.description, MAX_DESCRIPTION_CHARS);
-    counts.add(&description, DESCRIPTION_WEIGHT);
+    counts.add(words(&description), DESCRIPTION_WEIGHT);
     let schema = manifest.parameters.as_ref().map(|schema| &schema.raw);
     let parameters = schema.and_then(|schema| schema["properties"].as_object());
     for name in parameters.into_iter().flatten().map(|(name, _)| name) {
-        counts.add(name, PARAMETER_WEIGHT);
+        counts.add(words(name), PARAMETER_WEIGHT);
     }
     counts
 }

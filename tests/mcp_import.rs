@@ -195,8 +195,8 @@ fn a_server_is_imported_called_listed_and_removed() {
         [&row["server"], &row["approval"], &row["tools"]],
         [
             &json!("own:server"),
-            &json!("not approved"),
-            &json!("not listed yet")
+            &json!("approved"),
+            &json!(1)
         ]
     );
     assert!(row["mayTouch"].to_string().contains("OWN_KEY"), "{row}");

@@ -182,7 +182,8 @@ fn the_documents_tool_works() {
         checked.text(),
         checked.stderr
     );
-    let context: Value = serde_json::from_str(&format!("{{{}}}", manifest[1])).unwrap();
+    let context = manifest.iter().find(|block| block.starts_with("\"securityContext\""));
+    let context: Value = serde_json::from_str(&format!("{{{}}}", context.unwrap())).unwrap();
     assert_eq!(
         context["securityContext"]["fileAccess"]["allowWrite"],
         json!(["out/*.csv"])

@@ -193,11 +193,7 @@ fn a_server_is_imported_called_listed_and_removed() {
     let row = &listed.out["servers"][0];
     assert_eq!(
         [&row["server"], &row["approval"], &row["tools"]],
-        [
-            &json!("own:server"),
-            &json!("approved"),
-            &json!(1)
-        ]
+        [&json!("own:server"), &json!("approved"), &json!(1)]
     );
     assert!(row["mayTouch"].to_string().contains("OWN_KEY"), "{row}");
     // A second import changes nothing.

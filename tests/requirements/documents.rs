@@ -182,7 +182,9 @@ fn the_documents_tool_works() {
         checked.text(),
         checked.stderr
     );
-    let context = manifest.iter().find(|block| block.starts_with("\"securityContext\""));
+    let context = manifest
+        .iter()
+        .find(|block| block.starts_with("\"securityContext\""));
     let context: Value = serde_json::from_str(&format!("{{{}}}", context.unwrap())).unwrap();
     assert_eq!(
         context["securityContext"]["fileAccess"]["allowWrite"],

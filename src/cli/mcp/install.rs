@@ -421,7 +421,7 @@ impl Edit {
             folder.put(&name, self.after.as_bytes())?;
             return Ok(None);
         }
-        let now = jiff::Zoned::now().strftime("%Y%m%d-%H%M%S");
+        let now = jiff::Zoned::now().strftime("%Y%m%d-%H%M%S-%f");
         let backup = format!("{name}.before-toolhost-{now}");
         std::fs::hard_link(&self.path, self.path.with_file_name(&backup))?;
         words::write_file(&self.path, &self.after, true)?;

@@ -56,7 +56,7 @@ fn tool(listed: &Listed, prefix: &str) -> Arc<Tool> {
 /// Which part of the questions has its tool among the first five.
 fn found(index: &SearchIndex, questions: &[Question]) -> f64 {
     let hits = questions.iter().filter(|asked| {
-        let hits = index.find(&asked.question, 5);
+        let hits = index.find(&asked.question, 5, |_| true);
         assert!(hits.len() <= 5);
         assert!(hits.is_sorted_by(|a, b| a.score >= b.score));
         assert!(hits.iter().all(|hit| (0.0..=1.0).contains(&hit.score)));
@@ -77,8 +77,27 @@ fn questions_in_everyday_words_find_their_tool_among_a_thousand() {
     println!("first five: {known:.3} of the questions, {other:.3} of the others");
     assert!(known >= GATE, "{known:.3}");
     assert!(other >= GATE - 0.05, "{other:.3}");
-    assert!(index.find("", 5).is_empty());
-    assert!(index.find("\u{7f}?!", 5).is_empty());
+    assert!(index.find("", 5, |_| true).is_empty());
+    assert!(index.find("\u{7f}?!", 5, |_| true).is_empty());
+}
+
+/// Who copies a tool many times cannot hide it, and what nobody could take leaves its place to others.
+#[test]
+fn a_tool_stays_findable_beside_copies_and_beside_what_cannot_be_taken() {
+    let listed = |name: &str| Listed {
+        server: "files".to_owned(),
+        name: name.to_owned(),
+        description: "Packs files into an archive.".to_owned(),
+        parameters: vec!["path".to_owned()],
+    };
+    let copies = (0..40).map(|n| tool(&listed(&format!("pack-files-archive-{n}")), "evil-"));
+    let index = SearchIndex::new(copies.chain([tool(&listed("zip"), "")]).collect());
+    let hits = index.find("pack files into an archive", 1, |_| true);
+    assert!(hits[0].tool.manifest.id.starts_with("evil-files:"));
+    assert!(hits[0].alike.contains(&"files:zip".to_owned()));
+    let can_take = |tool: &Tool| tool.manifest.id == "files:zip";
+    let hits = index.find("pack files into an archive", 1, can_take);
+    assert_eq!(hits[0].tool.manifest.id, "files:zip");
 }
 
 /// Fifty tools, one of which resizes pictures, and one that only `ops` may call.
@@ -190,6 +209,10 @@ fn a_lazy_client_sees_two_tools_and_calls_all_others_by_their_own_rights() {
     let refused = server.called("core:call-tool", call("image:scale"));
     assert!(words(&refused).contains("image__scale failed"), "{refused}");
     assert!(!words(&refused).contains("a.png"), "{refused}");
+    // As some models write it.
+    let text = json!({"tool": "misc__report-7", "arguments": given.to_string()});
+    let answer = server.called("core:call-tool", text);
+    assert!(words(&answer).contains("a.png"), "{answer}");
     let lost = server.called("core:call-tool", json!({"arguments": {}}));
     assert!(words(&lost).contains("ParameterValidationError"), "{lost}");
     drop(server);
@@ -201,9 +224,34 @@ fn a_lazy_client_sees_two_tools_and_calls_all_others_by_their_own_rights() {
             "misc:report-7",
             "misc:report-7",
             "image:scale",
+            "misc:report-7",
             "core:call-tool"
         ]
     );
+}
+
+/// Elsewhere a call names its tool itself: in code that is what it was granted, and over HTTP what its
+/// client knows of the tool.
+#[test]
+fn only_mcp_clients_name_a_tool_in_arguments() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    crowd(&playground);
+    let script = "import json, toolhost\ntry:\n    toolhost.call('core:call-tool', {'tool': \
+        'misc:report-7', 'arguments': {'file': 'a', 'width': 1}})\n    print('\"called\"')\n\
+        except toolhost.ToolError as e:\n    print(json.dumps(e.type))\n";
+    let calls = json!({"calls": ["core:call-tool", "misc:report-7"]});
+    playground.tool("indirect", "python", script, calls);
+    let allowed = ["core:call-tool", "misc:report-7"].map(|id| {
+        let why = "a test";
+        format!("{{ tool = \"{id}\", why = \"{why}\" }}")
+    });
+    let allowed = format!("[calls]\nallow = [{}]\n", allowed.join(", "));
+    playground.policy("indirect", "esc:indirect", &allowed);
+    playground.settle();
+    let named = json!({"tool": "misc:report-7", "arguments": {"file": "a.png", "width": 2}});
+    let ended = playground.cli(&["call", "core:call-tool", "--input", &named.to_string()]);
+    assert!(ended.stderr.contains("CapabilityError"), "{ended:?}");
+    playground.expect("esc:indirect", "{}", "ok \"CapabilityError\"");
 }
 
 #[test]

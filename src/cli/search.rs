@@ -37,7 +37,7 @@ pub fn run(settings: &Settings, args: &Args) -> anyhow::Result<ExitCode> {
     let offered = list::offered_to(&host, args.caller.as_deref());
     let names = export::names(&offered);
     let index = SearchIndex::new(offered);
-    let hits = index.find(&args.query.join(" "), args.limit as usize);
+    let hits = index.find(&args.query.join(" "), args.limit as usize, |_| true);
     if args.json || args.format.is_some() {
         let text = match export::found(&hits, &names, args.format) {
             Value::String(text) => text,

@@ -90,7 +90,7 @@ impl Methods {
             Err(Fault::new(Kind::ServiceError, message))
         });
         methods.register_sync(CALL_TOOL.0, CALL_TOOL.1, |_| {
-            let message = "core:call-tool is called by this id, and not by an alias.";
+            let message = "Call the tool by its own id: core:call-tool is for MCP clients alone.";
             Err(Fault::new(Kind::CapabilityError, message))
         });
         methods

@@ -20,7 +20,7 @@ use super::record::{CallRecord, RecordSinks};
 use super::refusals::Refusals;
 use super::report::{CallResult, Report};
 use super::request::{CallRequest, Caller, EventStream, Sink, new_id};
-use super::search::{Search, SearchTool, named_call};
+use super::search::{Search, SearchTool};
 use super::sessions::Sessions;
 use super::stops::StopFile;
 use super::traces::spans::Traces;
@@ -214,7 +214,6 @@ impl Service {
     /// counts as running until its report is dropped (`Report::slot`). Dropping the future cancels,
     /// kills, reaps and records.
     pub async fn call(&self, mut request: CallRequest, sink: Sink) -> Report {
-        named_call::unwrap(&mut request);
         let id = request.id.take().unwrap_or_else(new_id);
         let span = self.traces.of_call(request.reporting.trace.take());
         request.reporting.trace = span.context().cloned();

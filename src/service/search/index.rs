@@ -21,7 +21,7 @@ const CHARACTER_WEIGHT: f64 = 0.5;
 /// The beginning of a description says what a tool is for, the rest how it is used.
 const MAX_DESCRIPTION_CHARS: usize = 300;
 const MAX_QUESTION_CHARS: usize = 2_000;
-/// Most tools that are shown as like another one.
+/// Most tools of a namespace that are shown as like another one.
 const MAX_ALIKE: usize = 20;
 
 /// Words that people use for the same thing: one group on each line.
@@ -98,8 +98,8 @@ impl SearchIndex {
     }
 
     /// The tools nearest to a question, best first, and equal ones by their ids. Tools that share no
-    /// word with it are left out.
-    pub fn find(&self, question: &str, limit: usize) -> Vec<Hit> {
+    /// word with it, or that nobody could take, are left out.
+    pub fn find(&self, question: &str, limit: usize, can_take: impl Fn(&Tool) -> bool) -> Vec<Hit> {
         let mut asked = WordCounts::default();
         asked.add(words(&head(question, MAX_QUESTION_CHARS)), 1.0);
         let mut scores: HashMap<usize, f64> = HashMap::new();
@@ -114,7 +114,9 @@ impl SearchIndex {
                 *scores.entry(posting.tool).or_default() += weight * posting.weight;
             }
         }
-        let hits = scores.into_iter().map(|(tool, score)| Hit {
+        let found = scores.into_iter();
+        let found = found.filter(|(tool, _)| can_take(&self.tools[*tool]));
+        let hits = found.map(|(tool, score)| Hit {
             tool: self.tools[tool].clone(),
             // Equal sums that were added up in another order are equal.
             score: (score / square.sqrt() * 1e6).round() / 1e6,
@@ -129,7 +131,22 @@ impl SearchIndex {
     }
 }
 
-/// Copies of one tool are one hit, so that they leave room for others.
+fn namespace(id: &str) -> &str {
+    id.split(':').next().unwrap_or_default()
+}
+
+impl Hit {
+    fn add_alike(&mut self, id: &str) {
+        let known = self.alike.iter();
+        let known = known.filter(|other| namespace(other) == namespace(id));
+        if known.count() < MAX_ALIKE {
+            self.alike.push(id.to_owned());
+        }
+    }
+}
+
+/// Copies of one tool are one hit, so that they leave room for others. Who makes many copies hides
+/// no tool of another namespace.
 fn first_of_each_kind(hits: Vec<Hit>, limit: usize) -> Vec<Hit> {
     let mut kinds: Vec<Hit> = Vec::new();
     for hit in hits {
@@ -137,10 +154,7 @@ fn first_of_each_kind(hits: Vec<Hit>, limit: usize) -> Vec<Hit> {
             .iter()
             .position(|kind| is_alike(&kind.tool, &hit.tool));
         match known {
-            Some(at) if kinds[at].alike.len() < MAX_ALIKE => {
-                kinds[at].alike.push(hit.tool.manifest.id.clone());
-            }
-            Some(_) => {}
+            Some(at) => kinds[at].add_alike(&hit.tool.manifest.id),
             None if kinds.len() == limit => break,
             None => kinds.push(hit),
         }

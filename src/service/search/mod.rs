@@ -1,7 +1,7 @@
 //! Search: which of the tools that a caller is offered fit a question (`core:search-tools`).
 
 mod index;
-pub(super) mod named_call;
+pub mod named_call;
 mod sample;
 
 use super::catalog::Catalog;
@@ -9,6 +9,7 @@ use super::lists::Lists;
 use super::request::Caller;
 use crate::base::text;
 use crate::executor::{self, Ending, Executor, Outcome};
+use crate::registry::Tool;
 pub use index::{Hit, SearchIndex};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -32,12 +33,18 @@ impl Search {
         }
     }
 
-    /// The tools that fit a question best. Takes long where the index is to be made.
-    pub fn find(&self, caller: &Caller, question: &str, limit: usize) -> Vec<Hit> {
+    /// The tools that fit a question best. Takes long where the index is to be made. `can_take`:
+    /// whether who asked can use a tool.
+    pub fn find(
+        &self,
+        caller: &Caller,
+        question: &str,
+        limit: usize,
+        can_take: impl Fn(&Tool) -> bool,
+    ) -> Vec<Hit> {
         let make = || SearchIndex::new(self.catalog.offered(caller));
-        self.indexes
-            .find(&self.catalog, caller, make)
-            .find(question, limit)
+        let index = self.indexes.find(&self.catalog, caller, make);
+        index.find(question, limit, can_take)
     }
 }
 
@@ -54,6 +61,23 @@ impl Hit {
             "example": sample::input(manifest),
         })
     }
+}
+
+/// Bytes of an answer beside its tools.
+const MAX_FRAME_BYTES: u64 = 64;
+
+/// The first of the tools, as many as fit in an answer of this length.
+fn fitting(hits: &[Hit], bytes: u64) -> Vec<Value> {
+    let mut room = bytes.saturating_sub(MAX_FRAME_BYTES);
+    let mut tools = Vec::new();
+    for tool in hits.iter().map(Hit::describe) {
+        let Some(left) = room.checked_sub(tool.to_string().len() as u64 + 1) else {
+            break;
+        };
+        room = left;
+        tools.push(tool);
+    }
+    tools
 }
 
 /// The tool `core:search-tools`.
@@ -73,11 +97,10 @@ impl Executor for SearchTool {
             let limit = call.input["limit"].as_u64().unwrap_or(USUAL_HITS as u64);
             let search = self.0.clone();
             let answer = move || {
-                let mut hits = search.find(&caller, &question, limit as usize);
                 // A tool cannot hand out what its client runs.
-                hits.retain(|hit| hit.tool.manifest.client_tool().is_none());
-                let tools: Vec<Value> = hits.iter().map(Hit::describe).collect();
-                Ending::answer(&json!({ "tools": tools }))
+                let can_take = |tool: &Tool| tool.manifest.client_tool().is_none();
+                let hits = search.find(&caller, &question, limit as usize, can_take);
+                Ending::answer(&json!({ "tools": fitting(&hits, call.output_bytes) }))
             };
             let ending = context.deadline.run(true, answer).await?;
             let lasted = crate::base::millis(started.elapsed());

@@ -77,7 +77,7 @@ impl Question {
 
     fn answer(&self, known: &KnownRequest, caller: &Caller, format: Option<Format>) -> Bytes {
         let search = &known.server.service.search;
-        let hits = search.find(caller, &self.query, self.limit);
+        let hits = search.find(caller, &self.query, self.limit, |_| true);
         let names = &offered_tools(known, caller).names;
         match export::found(&hits, names, format) {
             Value::String(text) => text.into(),

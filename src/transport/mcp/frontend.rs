@@ -17,6 +17,7 @@ use crate::fault::{Fault, Kind};
 use crate::manifest::TaskUse;
 use crate::registry;
 use crate::service::background::{Background, EndReport};
+use crate::service::search::named_call;
 use crate::service::{
     Approver, Arguments, CallRequest, CallResult, Caller, Charged, Event, Report, Service, Sink,
     output,
@@ -491,10 +492,12 @@ impl ServerHandler for Frontend {
             body: body.flatten(),
             ..Charged::default()
         };
-        let call = CallRequest {
+        let mut call = CallRequest {
             charged,
             ..CallRequest::new(asked.caller.clone(), id, arguments)
         };
+        named_call::unwrap(&mut call).await;
+        let id = &call.tool.clone();
         let again = (request.request_state, request.input_responses);
         let unattended = self.mcp.unattended(&call).await;
         let execution = unattended.as_ref().map(|tool| &tool.manifest.execution);

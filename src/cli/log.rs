@@ -60,6 +60,9 @@ fn since(text: &str) -> Result<Timestamp, String> {
     before.map_err(|_| "write 90s, 15m, 2h, or a time as 2026-11-29T10:00:00Z".to_owned())
 }
 
+/// The outcomes of calls that did not fail: the client of one runs it.
+const ENDS_WELL: [&str; 2] = ["success", "requires_action"];
+
 impl Args {
     fn fits(&self, record: &Value) -> bool {
         let is_refused = text(record, "decision") == "refused";
@@ -69,7 +72,7 @@ impl Args {
         tool.is_none_or(|tool| tool.matches(text(record, "tool")))
             && caller.is_none_or(|caller| caller == text(record, "user"))
             && (!self.refused || is_refused)
-            && (!self.failed || !is_refused && text(record, "outcome") != "success")
+            && (!self.failed || !is_refused && !ENDS_WELL.contains(&text(record, "outcome")))
             && self
                 .since
                 .is_none_or(|since| time.is_ok_and(|time| time >= since))

@@ -165,7 +165,84 @@ fn a_response_without_room_says_so() {
     assert_eq!((&**name, &data["response"]), ("response.failed", &failed));
 }
 
+/// A client can leave while its run or response is first written, or its outputs are taken: its place
+/// is given back.
+#[test]
+fn clients_that_leave_at_once_keep_no_place() {
+    let model = Model::new(vec![says(&["yes"])]);
+    let (_playground, web, [alice]) = model.host_for(["alice"], client_tools);
+    let send = |path: &str, body: &Value| {
+        drop(web.send("POST", path, &[&alice], &body.to_string()));
+    };
+    let waiting = json!({"store": true, "calls": [
+        {"id": "call", "name": "own__local", "arguments": {"command": ["ls"]}}]});
+    let runs = || web.get("/v1/runs", &[&alice]).json()["runs"].clone();
+    let settled = || !runs().to_string().contains("in_progress");
+    (0..50).for_each(|_| send("/v1/runs", &waiting));
+    wait_for("the runs have settled", settled);
+    let outputs = json!({"tool_outputs": [{"tool_call_id": "call", "output": "done"}]});
+    let path = |run: &Value| format!("/v1/runs/{}", run["id"].as_str().unwrap());
+    for run in runs().as_array().unwrap() {
+        send(&(path(run) + "/submit_tool_outputs"), &outputs);
+    }
+    wait_for("the runs have taken their outputs or not", settled);
+    let stored = json!({"model": "tiny", "input": "go", "store": true});
+    (0..50).for_each(|_| send("/v1/responses", &stored));
+    let mut open = 0;
+    wait_for("all places are free", || {
+        for run in runs().as_array().unwrap() {
+            let is_mine = run["store"] == true && run["status"] == "requires_action";
+            if is_mine {
+                web.ask("DELETE", &path(run), &[&alice], "").is(200, "none");
+            }
+        }
+        let mut body = waiting.clone();
+        body["store"] = json!(false);
+        while open < 128 {
+            let begun = web.ask("POST", "/v1/runs", &[&alice], &body.to_string());
+            if begun.status != 200 {
+                return false;
+            }
+            open += 1;
+        }
+        true
+    });
+}
+
 const SECRET: &str = "hunter2hunter2";
+
+/// A secret may be said before a call tells that it is one.
+#[test]
+fn what_was_said_before_its_secret_was_known_is_hidden_at_the_end() {
+    let call = ("own__function", json!({"place": "here", "key": SECRET}));
+    let model = Model::new(vec![asks(&[call])]);
+    let (playground, config) = model.playground(client_tools, "");
+    let (file, [alice]) = tokens(&playground, ["alice"]);
+    let serve = || Web::start(&playground, &["--config", &config, "--token-file", &file]);
+    let web = serve();
+    let mut said = json!({"role": "user", "content": format!("log in with {SECRET}")});
+    said["metadata"] = json!({SECRET: {"type": SECRET}});
+    let mut asked = body(json!([said]));
+    asked["store"] = json!(true);
+    asked["instructions"] = json!(format!("It is {SECRET}."));
+    let events = told(&web.ask("POST", "/v1/responses", &[&alice], &asked.to_string()));
+    let response = check(&events);
+    assert_eq!(response["instructions"], format!("It is {SECRET}."));
+    web.signal(Signal::SIGKILL);
+    drop(web);
+    let web = serve();
+    let path = format!("/v1/responses/{}", response["id"].as_str().unwrap());
+    let items = web.get(&format!("{path}/input_items"), &[&alice]).json();
+    assert_eq!(
+        items["data"],
+        json!([{"role": "user", "content": "log in with ***", "metadata": {"***": {"type": "***"}}}])
+    );
+    let again = web.get(&format!("{path}?stream=true"), &[&alice]);
+    assert!(!again.body.contains("hunter2"), "{}", again.body);
+    let again = told(&again);
+    assert_eq!(again.len(), events.len());
+    assert_eq!(check(&again)["instructions"], "It is ***.");
+}
 
 /// After a restart a response that had ended is as it was, but for the secrets of its calls; one
 /// that ran has failed.

@@ -195,11 +195,12 @@ impl Mask {
             .unwrap_or_else(|| Some(format!("\"{HIDDEN}\"")))
     }
 
-    /// A text that may be a JSON document, with every secret hidden that is complete in it.
+    /// A text that may be a JSON document, with every secret hidden that is complete in it, also in
+    /// names of members.
     pub fn text_or_document(&self, text: &str) -> String {
         let may_be = text.starts_with(['{', '[']);
         if may_be && serde_json::from_str::<IgnoredAny>(text).is_ok() {
-            let hidden = self.answer(text, &Mask::default(), false);
+            let hidden = self.answer(text, self, false);
             return hidden.unwrap_or_else(|| text.to_owned());
         }
         self.whole(text)

@@ -16,7 +16,7 @@ pub use calls::{Background, EndReport, JobCounts, Receipt};
 pub use jobs::{CallbackState, Delivery};
 pub use open::{in_memory, stored};
 pub use response::{ResponseHead, StoredResponse};
-pub use responses::NewEvents;
+pub use responses::{EventTexts, NewEvents};
 pub use run::{Run, RunStatus, RunStep, StepEnd, ToolOutput};
 pub use runs::RunningRun;
 pub use store::FILE;

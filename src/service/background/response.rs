@@ -114,10 +114,14 @@ impl StoredResponse {
         lock(&self.told).events.get(number).cloned()
     }
 
-    /// The events that are not on the disk.
-    pub fn unwritten(&self) -> Vec<Bytes> {
-        let told = lock(&self.told);
-        told.events[told.written..].to_vec()
+    /// The number of the first event that is not on the disk.
+    pub fn written(&self) -> usize {
+        lock(&self.told).written
+    }
+
+    /// The events from this one on.
+    pub fn events_from(&self, number: usize) -> Vec<Bytes> {
+        lock(&self.told).events[number..].to_vec()
     }
 
     /// Notified of each event that comes from now on.

@@ -2,7 +2,7 @@
 
 use super::calls::Background;
 use super::response::{EventRows, RESERVED_BYTES, StoredResponse, size};
-use super::runs::unkept;
+use super::runs::{unkept, whole};
 use super::store::Change;
 use super::table::Kept;
 use crate::base::lock;
@@ -19,10 +19,18 @@ const STEP_BYTES: usize = 64 * 1024;
 pub struct NewEvents {
     /// As its owner reads them.
     pub told: Vec<Bytes>,
-    /// With all that are not on the disk yet, as they are stored, secrets hidden. `None`: an item is
-    /// open, whose secrets may not be known yet.
-    pub stored: Option<Vec<Bytes>>,
+    /// `None`: an item is open, whose secrets may not be known yet.
+    pub stored: Option<EventTexts>,
     pub is_end: bool,
+}
+
+/// Events as they are stored, secrets hidden.
+pub struct EventTexts {
+    /// The number of the first. All that follow are here.
+    pub from: usize,
+    pub events: Vec<Bytes>,
+    /// What the model heard before the response, where more of it is hidden now.
+    pub items: Option<String>,
 }
 
 impl Background {
@@ -38,7 +46,7 @@ impl Background {
         let rows = EventRows {
             head: response.head.clone(),
             from: 0,
-            events: response.unwritten(),
+            events: response.events_from(0),
         };
         let change = Change {
             response: Some(rows),
@@ -76,13 +84,18 @@ impl Background {
         }
         let ended = new.is_end.then(Timestamp::now);
         let is_due = new.stored.is_some();
-        if let Some(events) = new.stored {
-            let from = lock(&response.told).written;
+        if let Some(EventTexts {
+            from,
+            events,
+            items,
+        }) = new.stored
+        {
             let mut head = response.head.clone();
             head.ended = ended;
             let rows = EventRows { head, from, events };
             let change = Change {
                 response: Some(rows),
+                result: items.map(|items| (id.clone(), items)),
                 ..Change::default()
             };
             match self.write(change).await {
@@ -119,14 +132,8 @@ impl Background {
     }
 
     /// Removes a response that has ended.
-    pub async fn delete_response(&self, id: &str) -> Result<(), Fault> {
-        let gone = vec![id.to_owned()];
-        let change = Change {
-            gone,
-            ..Change::default()
-        };
-        self.write(change).await.map_err(unkept)?;
-        lock(&self.kept).remove(id);
-        Ok(())
+    pub async fn delete_response(self: &Arc<Self>, id: String) -> Result<(), Fault> {
+        let background = self.clone();
+        whole(async move { background.remove(id, true).await }).await
     }
 }

@@ -304,8 +304,10 @@ impl Run {
 
     /// Its state at this moment: a client that is late finds it expired.
     pub fn expire(&mut self, now: Timestamp) {
-        if self.expires.is_some_and(|until| until <= now) {
+        if let Some(until) = self.expires.filter(|until| *until <= now) {
             let _ = self.enter(RunStatus::Expired);
+            // A host that reads it again says the same.
+            self.ended = Some(until);
         }
     }
 

@@ -38,17 +38,21 @@ impl RunningRun {
     /// All its calls have ended, or wait for the client.
     pub async fn settle(mut self) -> Result<Run, Fault> {
         let mut open = self.open.take().ok_or_else(lost)?;
-        let run = &mut open.run;
-        let _changing = self.background.runs.lock().await;
-        if open.cancel.is_cancelled() {
-            run.enter(RunStatus::Cancelling)?;
-            run.enter(RunStatus::Cancelled)?;
-        } else {
-            run.settle()?;
-        }
-        let run = run.clone();
-        self.background.end_run(open).await?;
-        Ok(run)
+        let background = self.background.clone();
+        whole(async move {
+            let _changing = background.runs.lock().await;
+            let run = &mut open.run;
+            if open.cancel.is_cancelled() {
+                run.enter(RunStatus::Cancelling)?;
+                run.enter(RunStatus::Cancelled)?;
+            } else {
+                run.settle()?;
+            }
+            let run = run.clone();
+            background.end_run(open).await?;
+            Ok(run)
+        })
+        .await
     }
 }
 
@@ -77,15 +81,20 @@ impl Background {
 
     /// Begins a run. `calls`: the id and the tool of each.
     pub async fn begin_run(self: &Arc<Self>, run: Run) -> Result<RunningRun, Fault> {
-        let _changing = self.runs.lock().await;
-        // Those that no client answered in time make room.
-        self.forget(Timestamp::now()).await;
-        let open = OpenRun::new(run);
-        self.keep_run(open.clone()).await?;
-        Ok(RunningRun {
-            background: self.clone(),
-            open: Some(open),
+        let background = self.clone();
+        whole(async move {
+            let changing = background.runs.lock().await;
+            // Those that no client answered in time make room.
+            background.forget(Timestamp::now()).await;
+            let open = OpenRun::new(run);
+            background.keep_run(open.clone()).await?;
+            drop(changing);
+            Ok(RunningRun {
+                background,
+                open: Some(open),
+            })
         })
+        .await
     }
 
     /// A run of this owner, as it is now.
@@ -105,70 +114,91 @@ impl Background {
         Ok(own)
     }
 
-    /// Takes the outputs that a run waits for, and lets it go on: each has its record before. `None`:
-    /// this owner has no such run.
+    /// Takes the outputs that a run waits for: each has its record before. Nothing is left to run
+    /// then, because the model that made the calls is the client's. `None`: this owner has no such
+    /// run.
     pub async fn submit_outputs(
         self: &Arc<Self>,
-        owner: &Owner,
-        id: &str,
+        owner: Owner,
+        id: String,
         outputs: Vec<ToolOutput>,
-    ) -> Result<Option<RunningRun>, Fault> {
-        let _changing = self.changing(id).await?;
-        let Some(mut open) = self.found(owner, id) else {
-            return Ok(None);
-        };
-        open.run.submit(outputs)?;
-        for step in &open.run.steps {
-            if let (Some(call), Some(output)) = (&step.client, &step.output) {
-                self.service
-                    .record_output(owner, &call.id, &call.tool, output)?;
+    ) -> Result<Option<Run>, Fault> {
+        let background = self.clone();
+        whole(async move {
+            let _changing = background.changing(&id).await?;
+            let Some(mut open) = background.found(&owner, &id) else {
+                return Ok(None);
+            };
+            open.run.submit(outputs)?;
+            for step in &open.run.steps {
+                if let (Some(call), Some(output)) = (&step.client, &step.output) {
+                    let service = &background.service;
+                    service.record_output(&owner, &call.id, &call.tool, output)?;
+                }
             }
-        }
-        self.keep_run(open.clone()).await?;
-        Ok(Some(RunningRun {
-            background: self.clone(),
-            open: Some(open),
-        }))
+            open.run.settle()?;
+            let run = open.run.clone();
+            background.keep_run(open).await?;
+            Ok(Some(run))
+        })
+        .await
     }
 
     /// Cancels a run, and its calls. It has ended once they have.
-    pub async fn cancel_run(&self, owner: &Owner, id: &str) -> Result<Option<Run>, Fault> {
-        let _changing = self.changing(id).await?;
-        let Some(mut open) = self.found(owner, id) else {
-            return Ok(None);
-        };
-        let waits = open.run.status == RunStatus::RequiresAction;
-        open.run.enter(RunStatus::Cancelling)?;
-        if waits {
-            open.run.enter(RunStatus::Cancelled)?;
-        }
-        let run = open.run.clone();
-        let cancel = open.cancel.clone();
-        self.keep_run(open).await?;
-        cancel.cancel();
-        Ok(Some(run))
+    pub async fn cancel_run(
+        self: &Arc<Self>,
+        owner: Owner,
+        id: String,
+    ) -> Result<Option<Run>, Fault> {
+        let background = self.clone();
+        whole(async move {
+            let _changing = background.changing(&id).await?;
+            let Some(mut open) = background.found(&owner, &id) else {
+                return Ok(None);
+            };
+            let waits = open.run.status == RunStatus::RequiresAction;
+            open.run.enter(RunStatus::Cancelling)?;
+            if waits {
+                open.run.enter(RunStatus::Cancelled)?;
+            }
+            let run = open.run.clone();
+            let cancel = open.cancel.clone();
+            background.keep_run(open).await?;
+            cancel.cancel();
+            Ok(Some(run))
+        })
+        .await
     }
 
     /// Removes a run for ever. False: this owner has no such run.
-    pub async fn delete_run(&self, owner: &Owner, id: &str) -> Result<bool, Fault> {
-        let _changing = self.changing(id).await?;
-        let Some(OpenRun { run, .. }) = self.found(owner, id) else {
-            return Ok(false);
-        };
-        if run.status == RunStatus::InProgress || run.status == RunStatus::Cancelling {
-            let message = "The run's calls still run: cancel it first.";
-            return Err(Fault::new(Kind::ParameterValidationError, message));
-        }
-        if run.store {
-            let gone = vec![id.to_owned()];
+    pub async fn delete_run(self: &Arc<Self>, owner: Owner, id: String) -> Result<bool, Fault> {
+        let background = self.clone();
+        whole(async move {
+            let _changing = background.changing(&id).await?;
+            let Some(OpenRun { run, .. }) = background.found(&owner, &id) else {
+                return Ok(false);
+            };
+            if run.status == RunStatus::InProgress || run.status == RunStatus::Cancelling {
+                let message = "The run's calls still run: cancel it first.";
+                return Err(Fault::new(Kind::ParameterValidationError, message));
+            }
+            background.remove(id, run.store).await?;
+            Ok(true)
+        })
+        .await
+    }
+
+    /// Removes a run or a response, from the disk first.
+    pub(super) async fn remove(&self, id: String, is_stored: bool) -> Result<(), Fault> {
+        if is_stored {
             let change = Change {
-                gone,
+                gone: vec![id.clone()],
                 ..Change::default()
             };
             self.write(change).await.map_err(unkept)?;
         }
-        lock(&self.kept).remove(id);
-        Ok(true)
+        lock(&self.kept).remove(&id);
+        Ok(())
     }
 
     /// Nobody else changes a run until this is dropped. This one is in memory, if it is stored.
@@ -232,6 +262,14 @@ impl Background {
         }
         kept
     }
+}
+
+/// Does a change to its end, also where the client that waits for it leaves: half a change would keep
+/// a place that nobody gives back.
+pub(super) async fn whole<T: Send + 'static>(
+    change: impl Future<Output = Result<T, Fault>> + Send + 'static,
+) -> Result<T, Fault> {
+    tokio::spawn(change).await.unwrap_or_else(|_| Err(lost()))
 }
 
 fn lost() -> Fault {

@@ -30,6 +30,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 const LOST: &str = "The turn of the model was lost.";
@@ -157,22 +158,29 @@ async fn detach(start: Start, mut run: Run, kept: Charged) -> Result<Arc<StoredR
     let background = start.known.server.background.clone();
     let owner = background.owner(&start.known.caller, run.label.as_deref())?;
     let items = Value::Array(std::mem::take(&mut run.items));
-    let (failure, hides) = (head(&run.request.model), run.reader.hides.clone());
-    let begun = Storing::begin(background, owner, items, failure, &mut run.stream, hides);
-    let storing = Arc::new(begun.await?);
-    let response = storing.response.clone();
+    let (begun, stored) = oneshot::channel();
     tokio::spawn(async move {
+        let (failure, hides) = (head(&run.request.model), run.reader.hides.clone());
+        let storing = Storing::begin(background, owner, items, failure, &mut run.stream, hides);
+        let storing = match storing.await {
+            Ok(storing) => Arc::new(storing),
+            Err(fault) => return drop(begun.send(Err(fault))),
+        };
+        let _ = begun.send(Ok(storing.response.clone()));
         let to = Output::Stored(storing.clone());
         let ended = tokio::spawn(async move {
             run.run(&start, &to).await;
             drop((start, kept));
         });
         if ended.await.is_err() {
-            let words = "The run of the response was lost.";
-            storing.fail(&Fault::new(Kind::InternalError, words)).await;
+            storing.fail(&lost()).await;
         }
     });
-    Ok(response)
+    Ok(stored.await.unwrap_or_else(|_| Err(lost()))?)
+}
+
+fn lost() -> Fault {
+    Fault::new(Kind::InternalError, "The run of the response was lost.")
 }
 
 fn parse(body: &str) -> Result<RunRequest, Refusal> {
@@ -202,6 +210,8 @@ struct Run {
     tools: Vec<Value>,
     /// All that was said before, as items.
     items: Vec<Value>,
+    /// The outputs of the client's calls among them that are new.
+    submitted: Vec<SubmittedOutput>,
     conversation: Conversation,
     stream: Stream,
     /// The turn that the model answers now, and what it says.
@@ -257,14 +267,6 @@ impl Run {
         let conversation = conversation.map_err(Refusal::unreadable)?;
         model.check_hour(&known.caller.user)?;
         let place = model.enter(&known.caller.user)?;
-        let owner = known
-            .server
-            .background
-            .owner(&known.caller, label.as_deref())?;
-        let names = ToolNames::new(known, label.as_deref());
-        for SubmittedOutput { call, tool, output } in submitted {
-            service.record_output(&owner, &call, &names.id(tool), &output)?;
-        }
         let reader = Reader::new(start.recipient(label.clone()));
         lock(&reader.hides).join(hides);
         Ok(Run {
@@ -279,6 +281,7 @@ impl Run {
                 _ => Vec::new(),
             },
             _continued: charged,
+            submitted,
             request,
             model,
             label,
@@ -331,6 +334,7 @@ impl Run {
 
     /// Turns of the model, until one asks for no call that runs here.
     async fn turns(&mut self, start: &Start, to: &Output) -> Result<ResponseStatus, Fault> {
+        self.record_outputs(start)?;
         let steps = self.model.settings.bounds.steps;
         for step in 0..steps {
             let turn = self.model_turn(start, step == 0, to).await?;
@@ -364,6 +368,19 @@ impl Run {
         }
         let words = format!("The model asked for more than {steps} turns.");
         Err(Fault::new(Kind::ResourceLimitError, words))
+    }
+
+    /// Records what the client submitted, before the model hears of it.
+    fn record_outputs(&mut self, start: &Start) -> Result<(), Fault> {
+        let known = &start.known;
+        let label = self.label.as_deref();
+        let owner = known.server.background.owner(&known.caller, label)?;
+        let names = ToolNames::new(known, label);
+        for SubmittedOutput { call, tool, output } in self.submitted.drain(..) {
+            let service = &known.server.service;
+            service.record_output(&owner, &call, &names.id(tool), &output)?;
+        }
+        Ok(())
     }
 
     /// One turn of the model; its text is sent as it comes.
@@ -733,7 +750,7 @@ pub async fn delete(
     let stored = found(&known, &id, &uri).await?;
     stored.stop(output::cancelled());
     stored::ended(&stored).await;
-    let deleted = known.server.background.delete_response(&id).await;
+    let deleted = known.server.background.delete_response(id.clone()).await;
     deleted.map_err(|fault| known.refusal(fault))?;
     let deleted = json!({"id": id, "object": "response", "deleted": true});
     Ok(reply::json(StatusCode::OK, &deleted))

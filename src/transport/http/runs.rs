@@ -269,7 +269,7 @@ pub async fn cancel(
     uri: Uri,
 ) -> Result<Response, Refusal> {
     let owner = owner(&known, &uri)?;
-    let run = known.server.background.cancel_run(&owner, &id).await;
+    let run = known.server.background.cancel_run(owner, id).await;
     found(&known, run)
 }
 
@@ -280,7 +280,7 @@ pub async fn delete(
     uri: Uri,
 ) -> Result<Response, Refusal> {
     let owner = owner(&known, &uri)?;
-    let deleted = known.server.background.delete_run(&owner, &id).await;
+    let deleted = known.server.background.delete_run(owner, id.clone()).await;
     if deleted.map_err(|fault| known.refusal(fault))? {
         let done = json!({ "id": id, "deleted": true });
         return Ok(reply::json(StatusCode::OK, &done));
@@ -306,18 +306,15 @@ pub async fn submit(
     let background = &known.server.background;
     let owner = background.owner(&known.caller, label.as_deref())?;
     let outputs = body.tool_outputs.into_iter().map(|Object(output)| output);
-    let running = background
-        .submit_outputs(&owner, &id, outputs.collect())
+    let run = background
+        .submit_outputs(owner, id, outputs.collect())
         .await
         .map_err(|fault| known.refusal(fault))?;
-    let running = running.ok_or_else(no_such_run)?;
-    // Nothing is left to run: the model that made the calls is the client's.
-    let settled = running.settle().await;
+    let run = run.ok_or_else(no_such_run)?;
     if body.stream || wants_events(&known.headers) {
-        let run = settled.map_err(|fault| known.refusal(fault))?;
         return Ok(reply::events(async move |to| go_on(run, &to).await));
     }
-    answer(&known, settled)
+    answer(&known, Ok(run))
 }
 
 /// The events of a run that took its outputs.

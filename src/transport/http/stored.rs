@@ -8,7 +8,7 @@ use crate::base::lock;
 use crate::base::mask::Mask;
 use crate::fault::{Fault, Kind};
 use crate::service::artifacts::Owner;
-use crate::service::background::{Background, NewEvents, ResponseHead, StoredResponse};
+use crate::service::background::{Background, EventTexts, NewEvents, ResponseHead, StoredResponse};
 use crate::transport::responses::{ResponseStatus, Stream};
 use axum::body::Bytes;
 use serde_json::{Value, json};
@@ -24,10 +24,12 @@ const ENDS: [&str; 3] = [
     "response.incomplete",
 ];
 
-/// Members whose words make the form of events and items, whatever a secret is.
+/// Members whose words make the form of events and items, whatever a secret is, and where they stand:
+/// the rest is said by models and tools.
 const FORM: [&str; 7] = [
     "type", "object", "id", "item_id", "call_id", "status", "role",
 ];
+const FORMED: [&str; 5] = ["response", "item", "output", "part", "content"];
 
 /// A response that runs, and where its events are stored.
 pub struct Storing {
@@ -41,7 +43,7 @@ impl Storing {
     pub async fn begin(
         background: Arc<Background>,
         owner: Owner,
-        mut items: Value,
+        items: Value,
         mut failure: Value,
         stream: &mut Stream,
         hides: Arc<Mutex<Mask>>,
@@ -58,8 +60,8 @@ impl Storing {
         let mask = lock(&hides).clone();
         let shown = apart(move || {
             let text = items.to_string();
-            hide(&mask, &mut items);
-            [text, items.to_string()]
+            let stored = hidden_items(&mask, &text);
+            [text, stored]
         });
         let [items, stored] = shown.await?;
         let response = StoredResponse::new(head, items, frames(stream), hides);
@@ -93,22 +95,43 @@ impl Storing {
 
     /// `is_due`: they are stored now.
     async fn add(&self, told: Vec<Bytes>, is_due: bool) -> Result<(), Fault> {
-        let mut stored = None;
-        if is_due {
-            let mut all = self.response.unwritten();
-            all.extend(told.clone());
-            let mask = lock(&self.response.hides).clone();
-            if !mask.is_empty() {
-                all = apart(move || hidden(&mask, all)).await?;
-            }
-            stored = Some(all);
-        }
+        let is_end = told.last().is_some_and(is_end);
+        let stored = if is_due {
+            Some(self.texts(&told, is_end).await?)
+        } else {
+            None
+        };
         let new = NewEvents {
-            is_end: told.last().is_some_and(is_end),
+            is_end,
             told,
             stored,
         };
         self.background.tell_response(&self.response, new).await
+    }
+
+    /// What is to be stored now. At the end all secrets are known, and what was said before its secret
+    /// was known is written again.
+    async fn texts(&self, told: &[Bytes], is_end: bool) -> Result<EventTexts, Fault> {
+        let mask = lock(&self.response.hides).clone();
+        let again = is_end && !mask.is_empty();
+        let from = if again { 0 } else { self.response.written() };
+        let mut events = self.response.events_from(from);
+        events.extend_from_slice(told);
+        let mut texts = EventTexts {
+            from,
+            events,
+            items: None,
+        };
+        if mask.is_empty() {
+            return Ok(texts);
+        }
+        let response = self.response.clone();
+        let hide_all = move || {
+            texts.events = hidden(&mask, texts.events);
+            texts.items = again.then(|| hidden_items(&mask, &response.items));
+            texts
+        };
+        apart(hide_all).await
     }
 }
 
@@ -131,23 +154,40 @@ fn hidden(mask: &Mask, events: Vec<Bytes>) -> Vec<Bytes> {
     for (delta, shown) in deltas.into_iter().zip(shown) {
         *delta = shown;
     }
-    all.iter_mut().for_each(|event| hide(mask, event));
+    all.iter_mut().for_each(|event| hide(mask, event, true));
     let all = events.iter().zip(&all);
     all.map(|(text, event)| reply::event(name(text), event))
         .collect()
 }
 
-fn hide(mask: &Mask, value: &mut Value) {
+/// `is_formed`: it is an event, an item or a part of one.
+fn hide(mask: &Mask, value: &mut Value, is_formed: bool) {
     match value {
         Value::String(text) => *text = mask.text_or_document(text),
-        Value::Array(items) => items.iter_mut().for_each(|item| hide(mask, item)),
-        Value::Object(members) => {
+        Value::Array(items) => {
+            let items = items.iter_mut();
+            items.for_each(|item| hide(mask, item, is_formed));
+        }
+        Value::Object(members) if is_formed => {
             let said = members.iter_mut();
             said.filter(|(name, _)| !FORM.contains(&name.as_str()))
-                .for_each(|(_, value)| hide(mask, value));
+                .for_each(|(name, value)| hide(mask, value, FORMED.contains(&name.as_str())));
+        }
+        Value::Object(members) => {
+            for (name, mut value) in std::mem::take(members) {
+                hide(mask, &mut value, false);
+                members.insert(mask.whole(&name), value);
+            }
         }
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
+}
+
+/// What the model heard before a response, as it is stored.
+fn hidden_items(mask: &Mask, items: &str) -> String {
+    let mut items: Value = serde_json::from_str(items).unwrap_or_default();
+    hide(mask, &mut items, true);
+    items.to_string()
 }
 
 fn frames(stream: &mut Stream) -> Vec<Bytes> {

@@ -251,7 +251,8 @@ fn others_affected(known: &host::Tools, policies: &Policies, tool: &Tool) -> Vec
     };
     let others = known.snapshot.list(&Filter::default());
     let others = others.into_iter().filter(|other| {
-        other.manifest.id != tool.manifest.id
+        // The tools of a server have its decision.
+        other.manifest.of_process().id != tool.manifest.id
             && decide(other, policies) != decide(other, &known.policies)
     });
     others

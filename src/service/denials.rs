@@ -285,13 +285,16 @@ const READ_ONLY: &str = "ead-only file system";
 const DENIED: &str = "ermission denied";
 const NO_NAMES: [&str; 3] = ["name resolution", "getaddrinfo", "esolve host"];
 
-/// The parts of a line in single quotes, and its words that are absolute paths.
+/// The parts of a line in single quotes, and its words that are absolute paths. What quotes enclose by
+/// chance, where one is in another or is an apostrophe, begins or ends as no path does.
 fn quoted(line: &str) -> Vec<&str> {
     let words = line
         .split_whitespace()
-        .map(|word| word.trim_matches([':', ',']));
+        .map(|word| word.trim_matches([':', ',', '\'', '"']));
     let words = words.filter(|word| word.starts_with('/'));
-    line.split('\'').skip(1).step_by(2).chain(words).collect()
+    let parts = line.split('\'').skip(1).step_by(2);
+    let parts = parts.filter(|part| part.trim() == *part && !part.starts_with([':', ',', '.']));
+    parts.chain(words).collect()
 }
 
 /// Whether a failure says that a socket of the tool's own was refused.

@@ -125,8 +125,12 @@ impl DenialContext<'_> {
     }
 
     /// The hosts that the call names, each once: those of the URLs in its script and its arguments,
-    /// and arguments that its log speaks of.
+    /// and arguments that its log speaks of. The arguments of a server's tool are what the server works
+    /// on, and seldom what it asks.
     pub fn hosts(&self) -> Vec<&str> {
+        if self.tool.manifest.mcp_tool().is_some() {
+            return Vec::new();
+        }
         let arguments = self
             .arguments
             .split('"')

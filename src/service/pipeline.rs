@@ -623,8 +623,9 @@ impl Pipeline {
             policy::confine(decision, target.timeout_ms, target.code.source.take())?;
         confinement.per_call.script.clone_from(&target.code.script);
         // A session has a recorder from its start, or none.
-        if found.explain && !confinement.shape.observe && target.code.session.is_none() {
-            Arc::make_mut(&mut confinement.shape).observe = true;
+        let is_recorded = found.explain && target.code.session.is_none();
+        if is_recorded || confinement.shape.observe {
+            Arc::make_mut(&mut confinement.shape).record();
         }
         let tools = std::mem::take(&mut target.code.tools);
         // A script with `calls` runs alike for a caller who may call none of them.
@@ -710,8 +711,12 @@ impl Pipeline {
         record: &mut CallRecord,
     ) -> Result<Prepared, Fault> {
         let may_ask = decided.may_ask();
-        if let (Value::Object(input), true) = (&mut decided.input, may_ask) {
-            input.insert(CLIENT.to_owned(), admitted.request.client.to_json());
+        if let Value::Object(input) = &mut decided.input {
+            // What this host says of a client, no caller says.
+            input.remove(CLIENT);
+            if may_ask {
+                input.insert(CLIENT.to_owned(), admitted.request.client.to_json());
+            }
         }
         record.enters(Stage::Prepare);
         admitted.count(&self.limiter, &decided)?;

@@ -11,6 +11,7 @@ use crate::executor::{CallDeadline, SessionId};
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
 use crate::policy::{self, SESSIONS_LINE, Stop};
+use crate::registry::Filter;
 use crate::runtimes;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -186,9 +187,16 @@ impl Sessions {
             let rights = rights(&id.principal, &id.caller);
             rights.is_some_and(|it| it.may_call(tool)) && is_equal(&id.tool, digest)
         });
+        let tools = decisions.snapshot.list(&Filter::default());
         servers.keep(|id, digest| {
             let is_shared = id.principal.is_empty();
-            (is_shared || rights(&id.principal, &id.caller).is_some()) && is_equal(&id.tool, digest)
+            let may_call = |rights: Rights| {
+                let server = id.tool.split('@').next();
+                let mut its = tools.iter().map(|tool| &tool.manifest);
+                its.any(|it| Some(&*it.of_process().id) == server && rights.may_call(&it.id))
+            };
+            (is_shared || rights(&id.principal, &id.caller).is_some_and(may_call))
+                && is_equal(&id.tool, digest)
         }) && are_compared
     }
 }

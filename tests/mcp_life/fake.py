@@ -1,9 +1,9 @@
 """An MCP server that does what its tests ask of it, well or ill."""
-import json, os, socket, subprocess, sys, threading
+import json, os, socket, subprocess, sys, threading, time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 MODE = sys.argv[1] if len(sys.argv) > 1 else ""
-NAMES = ["count", "wait", "go", "hang", "die", "flood", "line", "junk", "wrong", "ask", "change", "probe", "say", "eat", "blocks"]
+NAMES = ["count", "wait", "go", "hang", "die", "flood", "line", "junk", "wrong", "ask", "change", "probe", "say", "eat", "blocks", "spam", "meet"]
 LOCK = threading.Lock()
 GO = threading.Event()
 count = 0
@@ -11,6 +11,7 @@ polite = False
 answers = {}
 ready = threading.Condition()
 changed = False
+mute = False
 
 
 def send(message):
@@ -51,7 +52,7 @@ def reach(address):
 
 
 def call(id, name, given):
-    global count, polite, changed
+    global count, polite, changed, mute
     if name == "count":
         with LOCK:
             count += 1
@@ -79,6 +80,7 @@ def call(id, name, given):
             print("Server is listening", flush=True)
         return None
     if name == "wrong":
+        send({"id": None, "error": {"code": -32700, "message": None}})
         for other in (id + 1000, -1, "x", id - 1):
             send({"id": other, "result": say("of nobody")})
         send({"id": id, "result": say("first")})
@@ -92,6 +94,7 @@ def call(id, name, given):
         return say(json.dumps(answers.pop(f"ask{id}"), sort_keys=True))
     if name == "change":
         changed = True
+        mute = given.get("mute", False)
         send({"method": "notifications/tools/list_changed"})
         return say("changed")
     if name == "probe":
@@ -112,6 +115,17 @@ def call(id, name, given):
         kept = []
         while True:
             kept.append(bytearray(b"x" * (8 << 20)))
+    if name == "spam":
+        def spam():
+            while True:
+                os.write(given["fd"], b"\n" * 65536)
+        threading.Thread(target=spam, daemon=True).start()
+        return say("it begins")
+    if name == "meet":
+        write(os.path.join(HERE, given["make"]))
+        while not os.path.exists(os.path.join(HERE, given["await"])):
+            time.sleep(0.01)
+        return say("met")
     if name == "blocks":
         return {"content": [{"type": "text", "text": "a", "_meta": {"k": 1}}, {"type": "text", "text": "b"}]}
 
@@ -123,6 +137,7 @@ def serve(message):
 
 
 def main():
+    global mute
     if MODE == "dies":
         sys.exit(7)
     for line in sys.stdin:
@@ -136,6 +151,9 @@ def main():
             version = message["params"]["protocolVersion"]
             send({"id": id, "result": {"protocolVersion": version, "capabilities": {"tools": {}},
                                        "serverInfo": {"name": "fake", "version": "1"}}})
+        elif method == "tools/list" and mute:
+            mute = False
+            send({"id": id, "error": {"code": -32603, "message": "not now"}})
         elif method == "tools/list":
             start = int(message["params"].get("cursor", "0"))
             page = {"tools": tools()[start:start + 4]}

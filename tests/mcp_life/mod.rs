@@ -199,6 +199,51 @@ fn a_server_that_fails_ends_and_starts_again() {
     );
 }
 
+/// Nobody else pays for what a server writes, and one that loses its caller ends.
+#[test]
+fn a_server_that_writes_without_end_holds_up_nobody() {
+    let fakes = unapproved(Who::ours(), GRANTS, json!({}));
+    let [alice, bob] = ["alice", "bob"].map(|name| caller(name, ""));
+    write_callers(&fakes.playground, &format!("{alice}{bob}"));
+    fakes.settle_list();
+    let (file, [alice, bob]) = tokens(&fakes.playground, ["alice", "bob"]);
+    let web = Web::start(&fakes.playground, &["--token-file", &file]);
+    let began = asked(&web, "spam", json!({"fd": 2}), &[&alice]);
+    assert_eq!(began["success"], true, "{began}");
+    assert_eq!(counted(&web, &[&bob]).0, 1);
+    assert_eq!(counted(&web, &[&alice]).0, 1, "its log hides no answer");
+    let script = fakes.folder.join("server.py").display().to_string();
+    let both = processes_of(&script).len();
+    let began = asked(&web, "spam", json!({"fd": 1}), &[&alice]);
+    assert_eq!(began["success"], true, "{began}");
+    wait_for("what nobody asked for ends it", || {
+        processes_of(&script).len() < both
+    });
+    assert_eq!(counted(&web, &[&bob]).0, 2, "the control goes on");
+    let [alice, bob] = ["alice", "bob"].map(|name| caller(name, ""));
+    let none = (alice + &bob).replace("[\"*\"]", "[\"core:*\"]");
+    write_callers(&fakes.playground, &none);
+    wait_for("they end with the rights of their callers", || {
+        processes_of(&script).is_empty()
+    });
+}
+
+/// What is recorded of a server is of one call: calls side by side have servers of their own.
+#[test]
+fn observed_calls_end_no_server_of_others() {
+    let fakes = fakes(Who::ours(), &format!("observe = true\n{GRANTS}"), json!({}));
+    let web = Web::start(&fakes.playground, &[]);
+    let meet = |make: &str, other: &str| {
+        let files = json!({"make": format!("data/{make}"), "await": format!("data/{other}")});
+        asked(&web, "meet", files, &[])["outputData"].clone()
+    };
+    let met = std::thread::scope(|scope| {
+        let first = scope.spawn(|| meet("a", "b"));
+        [meet("b", "a"), first.join().unwrap()]
+    });
+    assert_eq!(met, ["met", "met"]);
+}
+
 /// A call that is over its time is cancelled. Its server goes on if it says that the call is over.
 #[test]
 fn a_cancelled_call_ends_or_its_server_does() {
@@ -274,7 +319,7 @@ fn a_server_gets_no_more_than_its_grants() {
         );
         let denials = ended.out["denials"]["observed"].to_string();
         assert!(
-            denials.contains(&secret) && denials.contains("\"socket\""),
+            denials.contains(&secret) && denials.contains(&format!("127.0.0.1:{port}")),
             "{denials}"
         );
         // The control: outside the layers all of this works.
@@ -293,7 +338,14 @@ fn what_a_server_changes_is_not_called() {
         true,
         "the control"
     );
-    assert_eq!(asked(&web, "change", json!({}), &[])["success"], true);
+    let mute = json!({"mute": true});
+    assert_eq!(asked(&web, "change", mute, &[])["success"], true);
+    // Until its list was read, nothing of it is believed.
+    fails(
+        &asked(&web, "count", json!({}), &[]),
+        "ServiceError",
+        "not now",
+    );
     let changed = asked(&web, "count", json!({}), &[]);
     fails(
         &changed,

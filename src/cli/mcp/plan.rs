@@ -90,7 +90,8 @@ impl Plan {
         let name = name_of(&entry.name)?;
         let folder = target.folder(&name);
         policy["name"] = json!(format!("mcp-{name}"));
-        policy["tools"] = json!([format!("{name}:*")]);
+        // By its exact id, so that `allow` adds to this policy.
+        policy["tools"] = json!([format!("{name}:server"), format!("{name}:*")]);
         policy["folders"] = json!([folder.strip_prefix(&target.root).unwrap_or(&folder)]);
         let mut plan = Plan {
             name,

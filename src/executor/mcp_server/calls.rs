@@ -4,24 +4,25 @@
 use super::dialogue::{Ask, Reply, ServerEnd};
 use super::result;
 use super::server::{Server, Started};
-use super::servers::{RunningServer, ServerId};
+use super::servers::{LiveTools, RunningServer, ServerId};
 use crate::base::json::Text;
+use crate::base::mask::Mask;
 use crate::base::{lock, millis};
 use crate::executor::process::pool::{Launchers, fault};
 use crate::executor::process::ready;
 use crate::executor::process::recorded::{RecordedCall, outcome};
 use crate::executor::process::session_calls::killed_ending;
 use crate::executor::process::spec::RoleNeeds;
+use crate::executor::process::waiting::ReadyKey;
 use crate::executor::{Clock, Context, Ending, Outcome, ToolSender};
 use crate::fault::{Fault, Kind};
 use crate::manifest::{McpTool, mcp};
 use crate::packages::store::EnvironmentLease;
 use crate::policy::{Confinement, Shape};
-use crate::quantity::{LARGE_TEXT_BYTES, MIB};
+use crate::quantity::{LARGE_TEXT_BYTES, Limit, MIB};
 use crate::sandbox::CallInput;
 use crate::sandbox::protocol::Source;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -80,11 +81,14 @@ impl McpCalls {
             params: running.params(call.tool, call.input, &client),
             events: call.events.clone(),
             traffic: Some(call.context.traffic.clone()),
-            is_askable: client["can"] == json!(["elicitation"]),
+            // A shared server can ask for a call that has ended.
+            is_askable: client["can"] == json!(["elicitation"]) && !is_shared(shape),
             answered: answered(&client),
+            log_bytes: shape.limits.get(Limit::LogBytes),
         };
         let reply = timeout(clock.left(), running.server.ask(ask)).await;
         let mut cpu_used = None;
+        let mut answered_bytes = 0;
         let ending = match reply {
             Err(_) => Ending::TimedOut {
                 limit_ms: per_call.timeout_ms,
@@ -97,6 +101,7 @@ impl McpCalls {
             Ok(Reply::Answer { result, cpu_ms }) => {
                 cpu_used = cpu_ms;
                 let bytes = result.as_ref().map_or(0, |text| text.as_str().len());
+                answered_bytes = bytes as u64;
                 let deadline = clock.reading(&call.context.deadline);
                 let own = deadline.clone();
                 let read = move || result::ending(result, &own);
@@ -110,6 +115,7 @@ impl McpCalls {
         let mut outcome = outcome(ending, began);
         outcome.layers = running.server.layers.clone();
         outcome.usage.cpu_ms = cpu_used;
+        outcome.usage.output_bytes = answered_bytes;
         // What is recorded of a server is known when it has ended.
         let mut recorded = None;
         if shape.observe {
@@ -125,9 +131,8 @@ impl McpCalls {
     /// The server that runs for this call, or a new one.
     async fn server(&self, call: &McpCall<'_>, asks: bool) -> Result<Arc<RunningServer>, Fault> {
         let shape = &call.confinement.shape;
-        let is_shared = shape.mcp.as_ref().is_some_and(|grant| grant.shared);
         let name = |name: &String| {
-            if is_shared {
+            if is_shared(shape) {
                 String::new()
             } else {
                 name.clone()
@@ -138,8 +143,6 @@ impl McpCalls {
             caller: name(&call.context.user),
             tool: shape.tool.clone(),
         };
-        let place = self.launchers.servers.place(&id);
-        let _turn = place.turn.lock().await;
         let needs = RoleNeeds {
             principal: id.principal.clone(),
             ..RoleNeeds::default()
@@ -155,48 +158,69 @@ impl McpCalls {
             let message = "This server cannot go on between calls: its files cannot be compared.";
             return Err(Fault::new(Kind::CapabilityError, message));
         };
+        let servers = &self.launchers.servers;
+        if shape.observe {
+            // What is recorded of a server is of one call: it has the server for itself.
+            return self.begin(call, &needs, asks, key).await;
+        }
+        let place = servers.place(&id);
+        let _turn = place.turn.lock().await;
         if let Some(running) = place.running() {
-            if running.key == key && !shape.observe {
-                if running
-                    .server
-                    .seen
-                    .has_changed
-                    .swap(false, Ordering::Relaxed)
-                {
-                    let greeter = Greeter {
-                        server: &running.server,
-                        shape,
-                        events: call.events,
-                        asks,
-                    };
-                    let tools = greeter.list(running.is_modern).await?;
-                    *lock(&running.tools) = digests(&tools);
-                }
+            if running.key == key && running.server.runs() {
+                self.follow(&running, call, asks).await?;
                 return Ok(running);
             }
             running.server.end().await;
         }
-        self.launchers.servers.check_room(&id)?;
-        let greeted = self.start(
-            call.confinement,
-            &needs,
-            call.environment.clone(),
-            asks,
-            call.events,
-        );
+        servers.make_room(&id).await?;
+        let running = self.begin(call, &needs, asks, key).await?;
+        place.put(running.clone());
+        Ok(running)
+    }
+
+    async fn begin(
+        &self,
+        call: &McpCall<'_>,
+        needs: &RoleNeeds,
+        asks: bool,
+        key: ReadyKey,
+    ) -> Result<Arc<RunningServer>, Fault> {
+        let environment = call.environment.clone();
+        let greeted = self.start(call.confinement, needs, environment, asks, call.events);
         let Greeted {
             server,
             is_modern,
-            tools,
+            listed,
+            changes,
         } = greeted.await?;
-        let running = Arc::new(RunningServer {
-            tools: Mutex::new(digests(&tools)),
+        Ok(Arc::new(RunningServer {
+            tools: Mutex::new(live(&listed, changes)),
             server,
             key,
             is_modern,
-        });
-        place.put(running.clone());
-        Ok(running)
+        }))
+    }
+
+    /// Reads the list of a server that said that it changed.
+    async fn follow(
+        &self,
+        running: &RunningServer,
+        call: &McpCall<'_>,
+        asks: bool,
+    ) -> Result<(), Fault> {
+        let changes = running.server.seen.changes.load(Ordering::Relaxed);
+        if lock(&running.tools).changes == changes {
+            return Ok(());
+        }
+        let greeter = Greeter {
+            server: &running.server,
+            confinement: call.confinement,
+            events: call.events,
+            asks,
+        };
+        let tools = greeter.list(running.is_modern).await?;
+        *lock(&running.tools) = live(&tools, changes);
+        Ok(())
     }
 
     /// The tools of a server that is started for this alone.
@@ -211,7 +235,7 @@ impl McpCalls {
             .start(confinement, &needs, environment, false, events)
             .await?;
         greeted.server.end().await;
-        Ok(greeted.tools)
+        Ok(greeted.listed)
     }
 
     async fn start(
@@ -244,16 +268,18 @@ impl McpCalls {
         });
         let greeter = Greeter {
             server: &server,
-            shape,
+            confinement,
             events,
             asks,
         };
         let is_modern = greeter.greet().await?;
-        let tools = greeter.list(is_modern).await?;
+        let changes = server.seen.changes.load(Ordering::Relaxed);
+        let listed = greeter.list(is_modern).await?;
         Ok(Greeted {
             server,
             is_modern,
-            tools,
+            listed,
+            changes,
         })
     }
 }
@@ -262,13 +288,15 @@ impl McpCalls {
 struct Greeted {
     server: Server,
     is_modern: bool,
-    tools: Vec<Value>,
+    listed: Vec<Value>,
+    /// As in `LiveTools`.
+    changes: u64,
 }
 
 /// Asks a server what it is, outside of calls.
 struct Greeter<'a> {
     server: &'a Server,
-    shape: &'a Shape,
+    confinement: &'a Confinement,
     events: &'a ToolSender,
     /// Its questions are handed on.
     asks: bool,
@@ -326,8 +354,9 @@ impl Greeter<'_> {
         Ok(())
     }
 
-    /// All pages of its list of tools.
+    /// All pages of its list of tools, which everybody reads: its secrets are hidden in them.
     async fn list(&self, is_modern: bool) -> Result<Vec<Value>, Fault> {
+        let mask = mask_of(self.confinement);
         let mut tools = Vec::new();
         let mut params = json!({});
         let mut bytes = 0;
@@ -342,7 +371,7 @@ impl Greeter<'_> {
             bytes += page.as_str().len();
             let mut page = page.tree(MAX_LIST_BYTES * 8).unwrap_or_default();
             if let Value::Array(all) = page["tools"].take() {
-                tools.extend(all.iter().map(mcp::cut));
+                tools.extend(all.iter().map(|tool| hidden(&mask, mcp::cut(tool))));
             }
             if bytes > MAX_LIST_BYTES || tools.len() > mcp::MAX_LISTED {
                 break;
@@ -368,11 +397,12 @@ impl Greeter<'_> {
             traffic: None,
             is_askable: false,
             answered: None,
+            log_bytes: self.confinement.shape.limits.get(Limit::LogBytes),
         };
         match self.server.ask(ask).await {
             Reply::Answer { result, .. } => Ok(result.map_err(|refusal| refusal.message)),
             Reply::Question { .. } => Err(refused("it asked before it was called")),
-            Reply::Ended(end) => match ending_of(end, self.shape, 0)? {
+            Reply::Ended(end) => match ending_of(end, &self.confinement.shape, 0)? {
                 Ending::OverLimit { limit, allowed } => {
                     let message = format!(
                         "The MCP server of this tool exceeded {} when it was started.",
@@ -396,7 +426,7 @@ impl RunningServer {
             .mcp_server()
             .and_then(|server| server.listed.as_ref());
         let approved = listed.and_then(|all| all.get(name)).map(|it| &it.digest);
-        let (kind, message) = match lock(&self.tools).get(name) {
+        let (kind, message) = match lock(&self.tools).digests.get(name) {
             Some(now) if Some(now) == approved => return Ok(()),
             Some(_) => (
                 Kind::SecurityError,
@@ -432,6 +462,29 @@ impl RunningServer {
     }
 }
 
+/// What hides the secrets that a server has.
+fn mask_of(confinement: &Confinement) -> Mask {
+    let Confinement { shape, per_call } = confinement;
+    let granted = shape.secrets.iter();
+    let granted = granted.filter_map(|grant| per_call.env.get(&grant.name));
+    let own = shape.env.values().filter_map(|variable| variable.host());
+    let mut mask = Mask::default();
+    let values = granted.chain(per_call.secrets.values());
+    let values = values.map(String::as_str).chain(own);
+    values.for_each(|value| mask.add(value));
+    mask
+}
+
+fn hidden(mask: &Mask, tool: Value) -> Value {
+    let shown = mask.answer(&tool.to_string(), mask, false);
+    let shown = shown.and_then(|text| serde_json::from_str(&text).ok());
+    shown.unwrap_or(tool)
+}
+
+fn is_shared(shape: &Shape) -> bool {
+    shape.mcp.as_ref().is_some_and(|grant| grant.shared)
+}
+
 /// The name of the call that stands still for this answer, and the answer.
 fn answered(client: &Value) -> Option<(String, Value)> {
     let name = client["state"]["call"].as_str()?;
@@ -460,11 +513,14 @@ fn client_info() -> Value {
     json!({"name": "toolhost", "version": env!("CARGO_PKG_VERSION")})
 }
 
-fn digests(tools: &[Value]) -> BTreeMap<String, String> {
+fn live(tools: &[Value], changes: u64) -> LiveTools {
     let tools = tools.iter();
     let named =
         tools.filter_map(|tool| Some((tool["name"].as_str()?.to_owned(), mcp::digest(tool))));
-    named.collect()
+    LiveTools {
+        digests: named.collect(),
+        changes,
+    }
 }
 
 /// The fault of a server that cannot be used.

@@ -1,7 +1,7 @@
 //! What is said between this host and one MCP server: requests that are open side by side, each under
 //! a number, and what the server says beside its answers. It reads and writes nothing itself.
 
-use super::wire::{self, Received, Refusal};
+use super::wire::{self, Few, Received, Refusal};
 use crate::base::json::Text;
 use crate::egress::Traffic;
 use crate::executor::{Event, Level, Progress, ToolSender};
@@ -22,6 +22,8 @@ const MAX_OPEN: usize = 64;
 const MAX_UNREAD: usize = 64;
 /// Longest line of its log, and longest notification that is read, bytes.
 pub const MAX_NOTICE: usize = 16 * KIB as usize;
+/// How much of its log is read between two requests, bytes.
+const MAX_LOG_BYTES: usize = 256 * KIB as usize;
 /// Most lines of its log that wait for a call.
 const MAX_LOG_LINES: usize = 64;
 
@@ -66,6 +68,21 @@ pub struct Ask {
     pub is_askable: bool,
     /// The name of a call that stands still, and what its caller answered.
     pub answered: Option<(String, Value)>,
+    /// How much more of the server's log it takes.
+    pub log_bytes: u64,
+}
+
+impl Ask {
+    fn log(&mut self, line: &str) {
+        let bytes = line.len() as u64 + 1;
+        match self.log_bytes.checked_sub(bytes) {
+            Some(left) => {
+                self.log_bytes = left;
+                self.events.log(line.to_owned());
+            }
+            None => self.log_bytes = 0,
+        }
+    }
 }
 
 /// A request that is open.
@@ -133,6 +150,8 @@ pub struct Dialogue {
     /// Bytes that came since the last answer.
     unasked: usize,
     log: VecDeque<String>,
+    /// Bytes of its log since the last request.
+    logged: usize,
     /// The server said that its tools changed.
     pub has_changed: bool,
 }
@@ -163,7 +182,8 @@ impl Dialogue {
         to: oneshot::Sender<Reply>,
         cpu: Option<u64>,
     ) {
-        self.log.drain(..).for_each(|line| ask.events.log(line));
+        self.log.drain(..).for_each(|line| ask.log(&line));
+        self.logged = 0;
         let tool = ask.params["name"].clone();
         let answered = ask.answered.take();
         let resumed = answered.and_then(|(name, answer)| self.resume(&name, &tool, &answer));
@@ -258,29 +278,37 @@ impl Dialogue {
         self.until().is_none_or(|until| until > now)
     }
 
-    /// The one open request, if it is a call: what names no call can only mean that.
-    fn only(&self) -> Option<&OpenAsk> {
-        let [only] = self.open.as_slice() else {
-            return None;
-        };
-        only.traffic().map(|_| only)
+    /// The one request that somebody waits for, if it is a call: what names no call can only mean that.
+    fn only(&self) -> Option<usize> {
+        let mut asked = (0..self.open.len()).filter(|at| self.open[*at].ask().is_some());
+        let only = asked.next().filter(|_| asked.next().is_none())?;
+        self.open[only].traffic().map(|_| only)
     }
 
-    /// Takes a line of the server. Returns what it answers, with the answer. `most`: bytes that may
-    /// come between two answers.
-    pub fn take(
-        &mut self,
-        received: Received,
-        bytes: usize,
-        most: usize,
-    ) -> Result<Option<Answered>, ServerEnd> {
-        self.unasked += bytes;
+    /// Whether nobody waits for anything: what stands still waits itself.
+    pub fn is_idle(&self) -> bool {
+        let mut open = self.open.iter();
+        open.all(|it| matches!(it.state, AskState::StandsStill { .. }))
+    }
+
+    /// Counts what comes, before anything is done with it.
+    pub fn count(&mut self, bytes: usize) {
+        self.unasked = self.unasked.saturating_add(bytes);
+    }
+
+    /// How many bytes came since the last answer.
+    pub fn unasked(&self) -> usize {
+        self.unasked
+    }
+
+    /// Takes a message of the server. Returns what it answers, with the answer.
+    pub fn take(&mut self, received: Received) -> Option<Answered> {
         match received {
             Received::Answer(wire, result) => {
                 // One to nothing that is open is late, or was never asked for.
                 if let Some(at) = self.open.iter().position(|it| it.wire == wire) {
                     self.unasked = 0;
-                    return Ok(Some((self.open.swap_remove(at), result)));
+                    return Some((self.open.swap_remove(at), result));
                 }
             }
             Received::Request { id, method, params } => match method.as_str() {
@@ -290,27 +318,24 @@ impl Dialogue {
             },
             Received::Notification { method, params } => self.notice(&method, &params),
         }
-        if self.unasked > most {
-            return Err(ServerEnd::Over(Limit::OutputBytes));
-        }
-        Ok(None)
+        None
     }
 
     /// Hands on a question to a person, or declines it.
     fn question(&mut self, request: Text, params: Text) {
-        let is_askable = |only: &OpenAsk| only.ask().is_some_and(|ask| ask.is_askable);
-        if !self.only().is_some_and(is_askable) {
+        let is_askable = |at: &usize| self.open[*at].ask().is_some_and(|ask| ask.is_askable);
+        let Some(at) = self.only().filter(is_askable) else {
             let declined = wire::answer(&request, &json!({"action": "decline"}));
             self.unread.push_back(declined);
             return;
-        }
+        };
         let name = uuid::Uuid::new_v4().to_string();
         let stands = AskState::StandsStill {
             name: name.clone(),
             request,
             until: Instant::now() + ASKED,
         };
-        if let AskState::Asked(_, to) = std::mem::replace(&mut self.open[0].state, stands) {
+        if let AskState::Asked(_, to) = std::mem::replace(&mut self.open[at].state, stands) {
             let _ = to.send(Reply::Question { name, params });
         }
     }
@@ -333,7 +358,7 @@ impl Dialogue {
                 ask.events.send(Event::Progress(progress));
             }
         } else if method == "notifications/message"
-            && let Some(ask) = self.only().and_then(OpenAsk::ask)
+            && let Some(ask) = self.only().and_then(|at| self.open[at].ask())
         {
             let level = serde_json::from_value(params["level"].take()).unwrap_or(Level::Info);
             let text = params["data"].as_str().map(str::to_owned);
@@ -342,12 +367,23 @@ impl Dialogue {
         }
     }
 
-    /// A line of its log goes to the requests that are open, else to the next one.
-    pub fn log(&mut self, line: &[u8]) {
+    /// Lines of its log go to the requests that are open, else to the next one. What is more than
+    /// anybody reads is dropped.
+    pub fn log(&mut self, few: Few) {
+        self.logged = self.logged.saturating_add(few.bytes);
+        if self.logged <= MAX_LOG_BYTES {
+            few.lines.iter().for_each(|line| self.log_line(line));
+        }
+    }
+
+    fn log_line(&mut self, line: &[u8]) {
         let line = String::from_utf8_lossy(line).into_owned();
         let mut has_listener = false;
-        for ask in self.open.iter().filter_map(OpenAsk::ask) {
-            ask.events.log(line.clone());
+        for open in &mut self.open {
+            let AskState::Asked(ask, _) = &mut open.state else {
+                continue;
+            };
+            ask.log(&line);
             has_listener = true;
         }
         if !has_listener {

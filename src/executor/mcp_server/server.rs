@@ -2,7 +2,7 @@
 //! wrong with the process as a whole ends it, and the calls that it serves.
 
 use super::dialogue::{Answered, Ask, Dialogue, MAX_NOTICE, OpenAsk, Reply, ServerEnd};
-use super::wire::{self, Lines};
+use super::wire::{self, Few, Lines};
 use crate::base::lock;
 use crate::egress::Traffic;
 use crate::executor::process::call::Ready;
@@ -13,21 +13,25 @@ use crate::policy::Limits;
 use crate::quantity::{KIB, LARGE_TEXT_BYTES, Limit};
 use crate::sandbox::protocol::{Exited, ToLauncher};
 use crate::sandbox::{LauncherNews, Pipes};
+use futures_util::FutureExt;
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncWriteExt, BufReader, copy, sink};
 use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::coop::{consume_budget, unconstrained};
 use tokio::time::{sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 /// How long a server may go on once its stdin is closed.
 const CLOSED: Duration = Duration::from_secs(2);
+/// How many buffers a pipe that is full takes to read, and more.
+const PIPE_BUFFERS: usize = 16;
 /// What a message has beside the answer of a tool, bytes.
 const OVERHEAD: u64 = 64 * KIB;
 /// The time of its launcher, which begins again with each call: the host ends it earlier.
@@ -53,8 +57,8 @@ pub struct Server {
 /// What is seen of a server from outside its task.
 #[derive(Debug, Default)]
 pub struct Seen {
-    /// It said that its tools changed.
-    pub has_changed: AtomicBool,
+    /// How often it said that its tools changed.
+    pub changes: AtomicU64,
     /// Since when it serves no call.
     pub idle_since: Mutex<Option<Instant>>,
     /// What was recorded of it, once it has ended.
@@ -113,7 +117,7 @@ impl Server {
         let pipes = OpenPipes {
             to: started.pipes.input,
             lines: Lines::new(BufReader::new(started.pipes.output), most),
-            log: Some(Lines::new(BufReader::new(started.pipes.log), MAX_NOTICE)),
+            log: Some(Lines::of_log(BufReader::new(started.pipes.log), MAX_NOTICE)),
         };
         let environment = started.environment;
         tokio::spawn(async move {
@@ -146,8 +150,14 @@ impl Server {
         let _ = self.commands.send(Command::End);
     }
 
+    /// Whether it takes calls.
     pub fn runs(&self) -> bool {
         !self.commands.is_closed()
+    }
+
+    /// Whether nothing of it is left.
+    pub fn is_over(&self) -> bool {
+        self.seen.over.is_cancelled()
     }
 
     pub fn memory_bytes(&self) -> u64 {
@@ -159,7 +169,7 @@ impl Server {
 struct OpenPipes {
     to: Sender,
     lines: Lines<BufReader<Receiver>>,
-    /// `None`: a line was too long, and no more is read.
+    /// `None`: it was closed.
     log: Option<Lines<BufReader<Receiver>>>,
 }
 
@@ -196,8 +206,11 @@ impl ServerTask {
         }
         ready.end(&self.traffic).await;
         self.share();
-        let leaving = self.leaving.into_iter().map(|(open, _)| open);
-        for open in leaving.chain(self.dialogue.open) {
+        for (open, result) in self.leaving {
+            let cpu_ms = None;
+            open.reply(Reply::Answer { result, cpu_ms });
+        }
+        for open in self.dialogue.open {
             open.reply(Reply::Ended(end.clone()));
         }
     }
@@ -223,6 +236,8 @@ impl ServerTask {
                     Ok(LauncherNews::Refused(all)) => self.leave(ready, all),
                     Ok(LauncherNews::Exited(exited, staged)) => {
                         self.exited(&exited, staged);
+                        // What it wrote before its end counts.
+                        let _ = timeout(CLOSED, self.last_words(ready, lines, log)).await;
                         return ServerEnd::Exited(exited);
                     }
                     Err(_) => return ServerEnd::Ended,
@@ -247,7 +262,7 @@ impl ServerTask {
                     Some(Command::End) | None => return ServerEnd::Ended,
                 },
                 () = sleep_until(until.into()) => {
-                    if self.is_idle() {
+                    if self.dialogue.open.is_empty() && self.is_idle() {
                         return ServerEnd::Ended;
                     }
                     if !self.dialogue.expire() {
@@ -258,31 +273,67 @@ impl ServerTask {
                     Ok(bytes) => self.dialogue.sent(bytes),
                     Err(_) => return self.closed(ready).await,
                 },
-                // Before its answers: what it wrote before them is of their calls.
-                line = next_line(log) => match line {
-                    Some(line) => self.dialogue.log(&line),
-                    // Half a line could show half a secret.
-                    None => if let Some(mut rest) = log.take() {
-                        tokio::spawn(async move { copy(&mut rest.from, &mut sink()).await });
+                few = lines.next(), if self.may_read(lines.held()) => match few {
+                    Ok(Some(few)) => {
+                        self.catch_up(log);
+                        if let Err(end) = self.take_few(ready, few).await {
+                            return end;
+                        }
                     }
-                },
-                line = lines.next(), if self.dialogue.may_read() => match line {
-                    Ok(Some(line)) => if let Err(end) = self.take(ready, line).await {
-                        return end;
-                    },
                     Ok(None) => return self.closed(ready).await,
                     Err(e) if e.kind() == io::ErrorKind::InvalidData => {
                         return ServerEnd::Over(Limit::OutputBytes);
                     }
                     Err(_) => return ServerEnd::Ended,
                 },
+                few = next_of_log(log) => self.log(log, few),
             }
             self.note();
+            // A server that writes without end leaves time for all others.
+            consume_budget().await;
+        }
+    }
+
+    /// Reads what is left in the pipes of a process that has ended.
+    async fn last_words(
+        &mut self,
+        ready: &Ready,
+        lines: &mut Lines<BufReader<Receiver>>,
+        log: &mut Option<Lines<BufReader<Receiver>>>,
+    ) {
+        while let Ok(Some(few)) = lines.next().await {
+            self.catch_up(log);
+            if self.take_few(ready, few).await.is_err() {
+                return;
+            }
+        }
+        self.catch_up(log);
+    }
+
+    /// Reads the log as far as it was written: what a server wrote before an answer is of its call.
+    fn catch_up(&mut self, log: &mut Option<Lines<BufReader<Receiver>>>) {
+        for _ in 0..PIPE_BUFFERS {
+            match unconstrained(next_of_log(log)).now_or_never() {
+                Some(few) => self.log(log, few),
+                None => return,
+            }
+        }
+    }
+
+    fn log(&mut self, log: &mut Option<Lines<BufReader<Receiver>>>, few: Option<Few>) {
+        match few {
+            Some(few) => self.dialogue.log(few),
+            None => *log = None,
         }
     }
 
     fn is_idle(&self) -> bool {
-        self.dialogue.open.is_empty() && self.leaving.is_empty()
+        self.dialogue.is_idle() && self.leaving.is_empty()
+    }
+
+    /// A line that nobody asked for waits in its pipe: it would be nobody's memory.
+    fn may_read(&self, held: usize) -> bool {
+        self.dialogue.may_read() && (held < MAX_NOTICE || !self.dialogue.open.is_empty())
     }
 
     /// When something is to be done although nothing comes.
@@ -295,7 +346,7 @@ impl ServerTask {
     /// Notes what others see.
     fn note(&mut self) {
         if std::mem::take(&mut self.dialogue.has_changed) {
-            self.seen.has_changed.store(true, Ordering::Relaxed);
+            self.seen.changes.fetch_add(1, Ordering::Relaxed);
         }
         let is_idle = self.is_idle();
         let since = &mut *lock(&self.seen.idle_since);
@@ -304,18 +355,26 @@ impl ServerTask {
         }
     }
 
-    /// Takes a line of the server.
-    async fn take(&mut self, ready: &Ready, line: Vec<u8>) -> Result<(), ServerEnd> {
-        let bytes = line.len();
-        if line.trim_ascii().is_empty() {
-            return Ok(());
+    /// Takes what the server wrote.
+    async fn take_few(&mut self, ready: &Ready, few: Few) -> Result<(), ServerEnd> {
+        self.dialogue.count(few.bytes);
+        for line in few.lines {
+            self.take(ready, line).await?;
         }
+        if self.dialogue.unasked() > self.most {
+            return Err(ServerEnd::Over(Limit::OutputBytes));
+        }
+        Ok(())
+    }
+
+    async fn take(&mut self, ready: &Ready, line: Vec<u8>) -> Result<(), ServerEnd> {
         let principal = lock(&self.traffic).principal.clone();
         let deadline = CallDeadline::usual(&principal, None);
-        let reading = deadline.run(bytes > LARGE_TEXT_BYTES, move || wire::read(&line));
+        let is_long = line.len() > LARGE_TEXT_BYTES;
+        let reading = deadline.run(is_long, move || wire::read(&line));
         let received = reading.await.map_err(|_| ServerEnd::Ended)?;
         let received = received.map_err(ServerEnd::Printed)?;
-        let Some((open, result)) = self.dialogue.take(received, bytes, self.most)? else {
+        let Some((open, result)) = self.dialogue.take(received) else {
             return Ok(());
         };
         if open.traffic().is_none() {
@@ -326,8 +385,9 @@ impl ServerTask {
             return Ok(());
         }
         self.leaving.push_back((open, result));
-        let asked = ready.launcher.send(&ToLauncher::Refused, &[]);
-        asked.map_err(|_| ServerEnd::Ended)
+        // A launcher that has gone says so itself.
+        let _ = ready.launcher.send(&ToLauncher::Refused, &[]);
+        Ok(())
     }
 
     /// The launcher said which ports the server was refused: the first call that waits for that leaves.
@@ -379,8 +439,8 @@ impl ServerTask {
     }
 }
 
-/// The next line of a log that is read.
-async fn next_line(log: &mut Option<Lines<BufReader<Receiver>>>) -> Option<Vec<u8>> {
+/// The next lines of a log that is read.
+async fn next_of_log(log: &mut Option<Lines<BufReader<Receiver>>>) -> Option<Few> {
     match log {
         Some(log) => log.next().await.ok().flatten(),
         None => std::future::pending().await,

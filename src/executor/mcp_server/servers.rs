@@ -29,8 +29,16 @@ pub struct RunningServer {
     pub key: ReadyKey,
     /// It speaks the revision without a handshake.
     pub is_modern: bool,
-    /// Its tools now: the digest of each, by name.
-    pub tools: Mutex<BTreeMap<String, String>>,
+    pub tools: Mutex<LiveTools>,
+}
+
+/// The tools of a server that runs.
+#[derive(Debug, Default)]
+pub struct LiveTools {
+    /// The digest of each, by name.
+    pub digests: BTreeMap<String, String>,
+    /// How often the server had said that they changed when they were asked for.
+    pub changes: u64,
 }
 
 /// The place of one id.
@@ -44,9 +52,15 @@ pub struct Place {
 }
 
 impl Place {
+    /// The server that runs here, also one that has not ended yet.
     pub fn running(&self) -> Option<Arc<RunningServer>> {
         let running = lock(&self.running).clone();
-        running.filter(|it| it.server.runs())
+        running.filter(|it| !it.server.is_over())
+    }
+
+    /// Whether it is there, or is being started.
+    fn is_taken(&self) -> bool {
+        self.running().is_some() || self.turn.try_lock().is_err()
     }
 
     pub fn put(&self, running: Arc<RunningServer>) {
@@ -84,17 +98,40 @@ impl Servers {
             .collect()
     }
 
-    /// Refuses one more server where there are as many as there may be.
-    pub fn check_room(&self, id: &ServerId) -> Result<(), Fault> {
-        let all = self.all();
-        let own = all
-            .iter()
-            .filter(|(other, ..)| other.principal == id.principal);
-        if own.count() < MAX_OF_PRINCIPAL && all.len() < MAX_SERVERS {
+    /// Makes room for one more server, whose place is taken already: where there are as many as there
+    /// may be, the one ends that was idle longest of the principal that has most. Refuses it where none
+    /// is idle.
+    pub async fn make_room(&self, id: &ServerId) -> Result<(), Fault> {
+        let mut owners: BTreeMap<String, usize> = BTreeMap::new();
+        let taken: Vec<ServerId> = {
+            let places = lock(&self.places);
+            let taken = places.iter().filter(|(_, place)| place.is_taken());
+            taken.map(|(id, _)| id.clone()).collect()
+        };
+        for ServerId { principal, .. } in &taken {
+            *owners.entry(principal.clone()).or_default() += 1;
+        }
+        let own = owners.get(&id.principal).copied().unwrap_or_default();
+        if own <= MAX_OF_PRINCIPAL && taken.len() <= MAX_SERVERS {
             return Ok(());
         }
-        let message = "There are as many MCP servers as there may be: try again once one is idle.";
-        Err(Fault::new(Kind::RateLimitError, message).retry_after(Duration::from_secs(1)))
+        let most = owners.iter().max_by_key(|(_, count)| **count);
+        let most = match most {
+            Some((owner, _)) if own <= MAX_OF_PRINCIPAL => owner,
+            _ => &id.principal,
+        };
+        let all = self.all().into_iter();
+        let idle = all.filter_map(|(other, _, running)| {
+            let since = (*lock(&running.server.seen.idle_since))?;
+            (other.principal == *most).then_some((since, running))
+        });
+        let Some((_, oldest)) = idle.min_by_key(|(since, _)| *since) else {
+            let message = "There are as many MCP servers as there may be, and none is idle.";
+            let fault = Fault::new(Kind::RateLimitError, message);
+            return Err(fault.retry_after(Duration::from_secs(1)));
+        };
+        oldest.server.end().await;
+        Ok(())
     }
 
     pub fn list(&self) -> Vec<OpenSession> {

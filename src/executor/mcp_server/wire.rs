@@ -11,8 +11,8 @@ use std::borrow::Cow;
 use std::io;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt};
 
-/// How much of a line that is not a message is shown, bytes.
-const SHOWN_BYTES: usize = 200;
+/// How much of a line that is not a message is shown, characters.
+const SHOWN_CHARS: usize = 200;
 
 /// The lines of a pipe.
 pub struct Lines<R> {
@@ -20,7 +20,14 @@ pub struct Lines<R> {
     line: Vec<u8>,
     /// Longest line, bytes.
     most: usize,
+    /// Longer ones are left out, and not an error.
+    leaves_out: bool,
+    /// The line that comes is left out.
+    is_left_out: bool,
 }
+
+/// Stands for a line that was left out: half of it could show half a secret.
+const LEFT_OUT: &[u8] = b"toolhost: a line was left out, because it is too long";
 
 impl<R: AsyncBufRead + Unpin> Lines<R> {
     pub fn new(from: R, most: usize) -> Lines<R> {
@@ -28,28 +35,71 @@ impl<R: AsyncBufRead + Unpin> Lines<R> {
             from,
             line: Vec::new(),
             most,
+            leaves_out: false,
+            is_left_out: false,
         }
     }
 
-    /// The next line, without its end. `None`: the pipe was closed. Cancel-safe.
-    pub async fn next(&mut self) -> io::Result<Option<Vec<u8>>> {
-        loop {
-            let buffer = self.from.fill_buf().await?;
-            if buffer.is_empty() {
-                return Ok(None);
-            }
-            let end = buffer.iter().position(|byte| *byte == b'\n');
-            let length = end.unwrap_or(buffer.len());
-            if self.line.len() + length > self.most {
-                return Err(frame::invalid("a line longer than allowed"));
-            }
-            self.line.extend_from_slice(&buffer[..length]);
-            self.from.consume(end.map_or(length, |end| end + 1));
-            if end.is_some() {
-                return Ok(Some(std::mem::take(&mut self.line)));
-            }
+    pub fn of_log(from: R, most: usize) -> Lines<R> {
+        Lines {
+            leaves_out: true,
+            ..Lines::new(from, most)
         }
     }
+
+    /// How much of a line is held whose end has not come, bytes.
+    pub fn held(&self) -> usize {
+        self.line.len()
+    }
+
+    /// The lines that end in what comes next. `None`: the pipe was closed. Cancel-safe.
+    pub async fn next(&mut self) -> io::Result<Option<Few>> {
+        let buffer = self.from.fill_buf().await?;
+        let length = buffer.len();
+        let mut few = Few::default();
+        if length == 0 {
+            // The end of a log may have no end of its line.
+            let rest = std::mem::take(&mut self.line);
+            if rest.is_empty() || !self.leaves_out {
+                return Ok(None);
+            }
+            few.lines.push(rest);
+            return Ok(Some(few));
+        }
+        for part in buffer.split_inclusive(|byte| *byte == b'\n') {
+            let end = part.strip_suffix(b"\n");
+            self.line.extend_from_slice(end.unwrap_or(part));
+            if self.line.len() > self.most {
+                if !self.leaves_out {
+                    return Err(frame::invalid("a line longer than allowed"));
+                }
+                self.is_left_out = true;
+            }
+            if self.is_left_out {
+                self.line.clear();
+            }
+            if end.is_some() {
+                few.bytes += part.len().max(self.line.len() + 1);
+                let line = std::mem::take(&mut self.line);
+                few.lines.push(match std::mem::take(&mut self.is_left_out) {
+                    true => LEFT_OUT.to_vec(),
+                    false => line,
+                });
+            }
+        }
+        few.lines.retain(|line| !line.trim_ascii().is_empty());
+        self.from.consume(length);
+        Ok(Some(few))
+    }
+}
+
+/// Lines that came together.
+#[derive(Default)]
+pub struct Few {
+    /// Without ends, and without those that are blank.
+    pub lines: Vec<Vec<u8>>,
+    /// How many bytes all of them are.
+    pub bytes: usize,
 }
 
 /// What a server sent.
@@ -69,9 +119,9 @@ pub enum Received {
 }
 
 /// The error of a JSON-RPC answer.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Refusal {
-    #[serde(default)]
+    /// Empty where there is no text.
     pub message: String,
 }
 
@@ -85,14 +135,16 @@ struct Message<'l> {
     params: Option<&'l RawValue>,
     #[serde(borrow)]
     result: Option<&'l RawValue>,
-    error: Option<Refusal>,
+    #[serde(borrow)]
+    error: Option<&'l RawValue>,
 }
 
-/// Reads one line. An error says how the line begins.
+/// Reads one line. An error says how the line begins, cut where its end could be half a secret.
 pub fn read(line: &[u8]) -> Result<Received, String> {
     parse(line).ok_or_else(|| {
-        let head = &line[..line.len().min(SHOWN_BYTES)];
-        text::printable(&String::from_utf8_lossy(head))
+        let head = &line[..line.len().min(4 * SHOWN_CHARS)];
+        let shown = text::printable(&String::from_utf8_lossy(head));
+        text::head(&shown, SHOWN_CHARS)
     })
 }
 
@@ -114,11 +166,16 @@ fn parse(line: &[u8]) -> Option<Received> {
             None => Received::Notification { method, params },
         });
     }
-    // An error about a message that the server could not read has no number.
-    let id = message.id?.get().parse().unwrap_or(u64::MAX);
-    Some(match (message.result, message.error) {
-        (Some(result), None) => Received::Answer(id, Ok(part(Some(result))?)),
-        (None, Some(error)) => Received::Answer(id, Err(error)),
+    let number = |id: &RawValue| id.get().parse().unwrap_or(u64::MAX);
+    Some(match (message.result, message.error, message.id) {
+        (Some(result), None, Some(id)) => Received::Answer(number(id), Ok(part(Some(result))?)),
+        // One about a message that the server could not read has no id (JSON-RPC 2.0, section 5).
+        (None, Some(error), id) => {
+            let words = json::member(error.get(), "/message");
+            let words = words.and_then(|words| serde_json::from_str(words).ok());
+            let message = words.unwrap_or_default();
+            Received::Answer(id.map_or(u64::MAX, number), Err(Refusal { message }))
+        }
         _ => return None,
     })
 }
@@ -181,6 +238,16 @@ mod tests {
                     params: text(Value::Null),
                 }),
             ),
+            (
+                r#"{"id":null,"error":{"code":-32700,"message":7}}"#,
+                Some(Received::Answer(
+                    u64::MAX,
+                    Err(Refusal {
+                        message: String::new(),
+                    }),
+                )),
+            ),
+            (r#"{"id":null,"result":1}"#, None),
             ("Server is running", None),
             ("[]", None),
             (r#"[null,"ping",null,null,null]"#, None),
@@ -198,12 +265,17 @@ mod tests {
     async fn a_line_is_bounded_and_comes_in_any_pieces() {
         let pieces = |text: &'static [u8]| tokio::io::BufReader::with_capacity(3, text);
         let mut lines = Lines::new(pieces(b"abcd\n\nabcdef\nx"), 6);
-        let mut found = Vec::new();
-        while let Some(line) = lines.next().await.unwrap() {
-            found.push(String::from_utf8(line).unwrap());
+        let (mut found, mut bytes) = (Vec::new(), 0);
+        while let Some(few) = lines.next().await.unwrap() {
+            bytes += few.bytes;
+            found.extend(few.lines);
         }
-        assert_eq!(found, ["abcd", "", "abcdef"]);
+        assert_eq!(
+            (found, bytes),
+            (vec![b"abcd".to_vec(), b"abcdef".to_vec()], 13)
+        );
         let mut lines = Lines::new(pieces(b"abcdefg\n"), 6);
+        while lines.next().await.is_ok_and(|few| few.is_some()) {}
         assert!(lines.next().await.is_err());
     }
 }

@@ -79,12 +79,12 @@ pub fn control() -> Result<(OwnedFd, OwnedFd), Fault> {
     socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags).map_err(|e| broken(e.into()))
 }
 
-/// What the relay of this shape serves; `None`: the shape names no hosts.
+/// What the relay of this shape serves; `None`: the shape has no network.
 pub fn served(shape: &Shape) -> Result<Option<protocol::Served>, Fault> {
-    let grants = shape.network.hosts().to_vec();
-    if grants.is_empty() {
+    if !shape.network.is_relayed() {
         return Ok(None);
     }
+    let grants = shape.network.hosts().to_vec();
     let headers: Vec<_> = shape
         .secrets
         .iter()

@@ -123,7 +123,7 @@ pub fn spec(shape: &Shape, resolved: grants::ResolvedGrants, extra: &RoleNeeds) 
         files,
         scratch,
         variables: Hidden(variables),
-        network: (!shape.network.hosts().is_empty()).then(|| shape.network.ports()),
+        network: shape.network.is_relayed().then(|| shape.network.ports()),
         local_sockets: shape.local_sockets,
         limits,
         principal: extra.principal.clone(),

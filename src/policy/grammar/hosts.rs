@@ -24,7 +24,7 @@ pub enum Network {
     #[default]
     None,
     /// These hosts, through the stub and relay of `egress`, which are all that its network
-    /// namespace holds. Never empty.
+    /// namespace holds. Without hosts each is refused and noted.
     Hosts(Vec<HostGrant>),
 }
 
@@ -34,6 +34,11 @@ impl Network {
             Network::None => &[],
             Network::Hosts(hosts) => hosts,
         }
+    }
+
+    /// Whether it may ask for hosts at all.
+    pub fn is_relayed(&self) -> bool {
+        *self != Network::None
     }
 
     pub fn ports(&self) -> Vec<u16> {

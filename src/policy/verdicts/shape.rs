@@ -206,6 +206,15 @@ impl Shape {
         }
     }
 
+    /// Has a recorder note what it is refused. A server can then ask for names as well, reaches none of
+    /// them without a grant, and what it asked for is noted: its code names hosts, and not its calls.
+    pub fn record(&mut self) {
+        self.observe = true;
+        if self.mcp.is_some() && self.network == Network::None {
+            self.network = Network::Hosts(Vec::new());
+        }
+    }
+
     /// Where the bytes lie that are shown at this path: in the approved copy, if that has it.
     pub fn place_of(&self, path: &Path) -> PathBuf {
         let approved = self.approved.as_ref();

@@ -56,7 +56,7 @@ fn tool(listed: &Listed, prefix: &str) -> Arc<Tool> {
 /// Which part of the questions has its tool among the first five.
 fn found(index: &SearchIndex, questions: &[Question]) -> f64 {
     let hits = questions.iter().filter(|asked| {
-        let hits = index.find(&asked.question, 5, |_| true);
+        let hits = index.find(&asked.question, 5, &HashMap::new(), |_| true);
         assert!(hits.len() <= 5);
         assert!(hits.is_sorted_by(|a, b| a.score >= b.score));
         assert!(hits.iter().all(|hit| (0.0..=1.0).contains(&hit.score)));
@@ -77,8 +77,12 @@ fn questions_in_everyday_words_find_their_tool_among_a_thousand() {
     println!("first five: {known:.3} of the questions, {other:.3} of the others");
     assert!(known >= GATE, "{known:.3}");
     assert!(other >= GATE - 0.05, "{other:.3}");
-    assert!(index.find("", 5, |_| true).is_empty());
-    assert!(index.find("\u{7f}?!", 5, |_| true).is_empty());
+    assert!(index.find("", 5, &HashMap::new(), |_| true).is_empty());
+    assert!(
+        index
+            .find("\u{7f}?!", 5, &HashMap::new(), |_| true)
+            .is_empty()
+    );
 }
 
 /// Who copies a tool many times cannot hide it, and what nobody could take leaves its place to others.
@@ -92,11 +96,11 @@ fn a_tool_stays_findable_beside_copies_and_beside_what_cannot_be_taken() {
     };
     let copies = (0..40).map(|n| tool(&listed(&format!("pack-files-archive-{n}")), "evil-"));
     let index = SearchIndex::new(copies.chain([tool(&listed("zip"), "")]).collect());
-    let hits = index.find("pack files into an archive", 1, |_| true);
+    let hits = index.find("pack files into an archive", 1, &HashMap::new(), |_| true);
     assert!(hits[0].tool.manifest.id.starts_with("evil-files:"));
     assert!(hits[0].alike.contains(&"files:zip".to_owned()));
     let can_take = |tool: &Tool| tool.manifest.id == "files:zip";
-    let hits = index.find("pack files into an archive", 1, can_take);
+    let hits = index.find("pack files into an archive", 1, &HashMap::new(), can_take);
     assert_eq!(hits[0].tool.manifest.id, "files:zip");
 }
 
@@ -252,6 +256,76 @@ fn only_mcp_clients_name_a_tool_in_arguments() {
     let ended = playground.cli(&["call", "core:call-tool", "--input", &named.to_string()]);
     assert!(ended.stderr.contains("CapabilityError"), "{ended:?}");
     playground.expect("esc:indirect", "{}", "ok \"CapabilityError\"");
+}
+
+#[test]
+fn usage_is_kept_and_orders_equal_hits_for_its_caller() {
+    let (playground, web, [agent, boss]) = served_to(["agent", "boss"], |playground| {
+        let script = "import json, sys\nprint(json.dumps(json.load(sys.stdin)['n'] / 1))\n";
+        for id in ["one:halve", "two:halve"] {
+            let more = json!({"description": format!("Halves a number, says {}.", &id[..3])});
+            let folder = format!("{}/main.py", &id[..3]);
+            playground.tool_at(id, "python", &folder, script, more);
+        }
+        write_callers(playground, &(caller("agent", "") + &caller("boss", "")));
+    });
+    let first = |header: &str| searched(&web, header, "halve+number")[0].clone();
+    for _ in 0..3 {
+        web.call("one:halve", &json!({"n": "x"}), &[&agent]);
+        web.call("two:halve", &json!({"n": 4}), &[&agent]);
+    }
+    // What another caller's calls came to orders nothing for this one.
+    assert_eq!([first(&agent), first(&boss)], ["two:halve", "one:halve"]);
+    drop(web);
+    let listed = |more: &[&str]| {
+        let words = [
+            &["list", "--usage", "--json", "--namespace", "one"][..],
+            more,
+        ]
+        .concat();
+        let ended = playground.cli(&words);
+        serde_json::from_str::<Value>(&ended.text()).unwrap()[0]["usage"].clone()
+    };
+    let all = listed(&[]);
+    assert_eq!([&all["calls"], &all["failures"]], [3, 3], "{all}");
+    assert_eq!(all["errors"], json!([{"type": "ScriptError", "calls": 3}]));
+    assert!(all["p50Ms"].is_u64() && all["last"].is_string(), "{all}");
+    assert_eq!(listed(&["--caller", "boss"])["calls"], 0);
+    let table = playground.cli(&["list", "--usage"]).text();
+    assert!(table.contains("ScriptError"), "{table}");
+    let found = ["search", "halve", "number", "--caller", "agent"];
+    assert!(playground.cli(&found).text().contains("two:halve"));
+}
+
+#[test]
+fn an_edit_changes_one_exported_unit() {
+    let host = host();
+    let parameters = |words: &str| {
+        json!({"parameters": {"type": "object",
+            "properties": {"file": {"type": "string", "description": words}}}, "tags": ["t"]})
+    };
+    let exported = || {
+        let (code, text, _) = host.run(&["export"]);
+        assert_eq!(code, 0, "{text}");
+        text.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    host.tool("a:sum", parameters("the old file"));
+    host.tool("a:other", json!({}));
+    let before = exported();
+    host.tool("a:sum", parameters("the new file"));
+    let after = exported();
+    let changed: Vec<&String> = after.iter().filter(|it| !before.contains(it)).collect();
+    assert_eq!((changed.len(), after.len()), (1, before.len()));
+    let unit: Value = serde_json::from_str(changed[0]).unwrap();
+    assert!(
+        unit["text"]
+            .as_str()
+            .unwrap()
+            .contains("file: the new file")
+    );
+    assert_eq!(unit["extension"]["toolId"], "a:sum");
+    assert_eq!(unit["extension"]["handler"]["type"], "external-script");
+    assert_eq!(unit["tags"], json!(["t"]));
 }
 
 #[test]

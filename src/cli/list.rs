@@ -1,10 +1,11 @@
 //! `list`: the tools, and why some are unavailable. `prompt`: the same as text for a model.
 
-use super::refusal::Exit;
+use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
 use super::{host, words};
 use crate::base::text::{head, json as json_text, path, printable};
 use crate::manifest::Handler;
+use crate::service::audit::UsageByTool;
 use crate::service::readiness::{Need, Readiness};
 use crate::service::{offered, requirements};
 use crate::transport::export;
@@ -42,6 +43,10 @@ pub struct Args {
     /// Mark each definition to be loaded once a search found it: anthropic, openai-responses
     #[arg(long, requires = "format")]
     pub defer: bool,
+    /// Show how often each tool was called, what failed and how long it took, from the newest 32 MiB of
+    /// the audit log; with --caller the calls of that caller alone
+    #[arg(long, conflicts_with_all = ["bytes", "format"])]
+    pub usage: bool,
     /// Show how many bytes of each tool a model reads, the largest first
     #[arg(long, conflicts_with_all = ["json", "format"])]
     pub bytes: bool,
@@ -77,8 +82,9 @@ pub fn prompt(
 
 pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     let host = host::Tools::load(settings)?;
+    let usage = args.usage.then(|| usage(settings, &args)).transpose()?;
     let mut out = Vec::new();
-    show(&host, &args, &mut out)?;
+    show(&host, &args, usage.as_ref(), &mut out)?;
     if args.json || args.format.is_some() {
         words::show(&out);
     } else {
@@ -97,6 +103,19 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         .chain(&settings.unheard())
         .for_each(|words| words::note(words));
     Ok(Exit::Ok.into())
+}
+
+/// The calls of all, or of the caller that is named.
+fn usage(settings: &Settings, args: &Args) -> anyhow::Result<UsageByTool> {
+    let usage = host::audit_log(settings)?.usage();
+    let usage = usage.map_err(|why| Refusal::new(Exit::Host, printable(&why)))?;
+    for unread in &usage.not_looked_at {
+        words::note(&format!("toolhost: not counted: {}", printable(unread)));
+    }
+    Ok(match &args.caller {
+        Some(caller) => usage.of_caller(caller),
+        None => usage.of_all(),
+    })
 }
 
 /// Why nothing is shown: `callers.policy.toml` grants this caller no tool.
@@ -121,7 +140,12 @@ pub fn withheld(
     })
 }
 
-fn show(host: &host::Tools, args: &Args, out: &mut dyn Write) -> io::Result<()> {
+fn show(
+    host: &host::Tools,
+    args: &Args,
+    usage: Option<&UsageByTool>,
+    out: &mut dyn Write,
+) -> io::Result<()> {
     let filter = registry::Filter {
         tags: args.tags.clone(),
         category: args.category.clone(),
@@ -162,7 +186,13 @@ fn show(host: &host::Tools, args: &Args, out: &mut dyn Write) -> io::Result<()> 
     if args.json {
         let listed: Vec<_> = tools
             .iter()
-            .map(|(needs, tool)| entry(tool, needs))
+            .map(|(needs, tool)| {
+                let mut entry = entry(tool, needs);
+                if let Some(usage) = usage {
+                    entry["usage"] = usage_of(tool, usage);
+                }
+                entry
+            })
             .collect();
         return writeln!(out, "{}", json_text(&Value::Array(listed), true));
     }
@@ -171,6 +201,9 @@ fn show(host: &host::Tools, args: &Args, out: &mut dyn Write) -> io::Result<()> 
     }
     if args.bytes {
         return show_bytes(tools.iter().map(|(_, tool)| tool), out);
+    }
+    if let Some(usage) = usage {
+        return show_usage(tools.iter().map(|(_, tool)| tool), usage, out);
     }
     let rows: Vec<Value> = tools.iter().map(|(needs, tool)| row(tool, needs)).collect();
     write!(
@@ -202,8 +235,35 @@ fn show_bytes<'t>(
     write!(out, "{}", words::table(&rows, &["tool", "bytes"], &[]))
 }
 
+fn usage_of(tool: &registry::Tool, usage: &UsageByTool) -> Value {
+    let used = usage.get(&tool.manifest.id).cloned();
+    used.unwrap_or_default().describe()
+}
+
+/// The calls of each tool, all versions together.
+fn show_usage<'t>(
+    tools: impl Iterator<Item = &'t Arc<registry::Tool>>,
+    usage: &UsageByTool,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let mut rows: Vec<Value> = tools
+        .map(|tool| {
+            let mut row = usage_of(tool, usage);
+            row["tool"] = json!(tool.manifest.id);
+            row
+        })
+        .collect();
+    rows.dedup();
+    let columns = ["tool", "calls", "failures", "p50Ms", "last"];
+    write!(out, "{}", words::table(&rows, &columns, &["errors"]))
+}
+
 /// Those that the caller may call (`None`: who runs this process).
-fn retain_callable(host: &host::Tools, caller: Option<&str>, tools: &mut Vec<Arc<registry::Tool>>) {
+pub(super) fn retain_callable(
+    host: &host::Tools,
+    caller: Option<&str>,
+    tools: &mut Vec<Arc<registry::Tool>>,
+) {
     let Some(callers) = host.policies.callers() else {
         return;
     };

@@ -10,6 +10,7 @@ pub mod deps;
 pub mod diff;
 pub mod disable;
 pub mod doctor;
+pub mod export;
 mod files;
 pub mod host;
 pub mod init;
@@ -65,6 +66,8 @@ enum Verb {
     List(list::Args),
     /// Find the tools that fit a task
     Search(search::Args),
+    /// Print the tools as knowledge units for an index elsewhere: a JSON object on each line
+    Export(export::Args),
     /// Print the tools as text for a model's prompt
     Prompt(list::PromptArgs),
     /// Check every manifest and policy: problems, locations and fixes
@@ -199,6 +202,7 @@ fn run(mut cli: Cli) -> anyhow::Result<ExitCode> {
         Verb::Act(args) => act::run(&settings, args),
         Verb::List(args) => list::run(&settings, args),
         Verb::Search(args) => search::run(&settings, &args),
+        Verb::Export(args) => export::run(&settings, &args),
         Verb::Prompt(args) => list::prompt(&settings, args),
         Verb::Check(args) => check::run(&settings, args),
         Verb::Audit(audit::Args {

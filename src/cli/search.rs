@@ -37,7 +37,10 @@ pub fn run(settings: &Settings, args: &Args) -> anyhow::Result<ExitCode> {
     let offered = list::offered_to(&host, args.caller.as_deref());
     let names = export::names(&offered);
     let index = SearchIndex::new(offered);
-    let hits = index.find(&args.query.join(" "), args.limit as usize, |_| true);
+    let used = host::audit_log(settings).ok();
+    let used = used.and_then(|log| log.usage().ok()).unwrap_or_default();
+    let used = used.of_caller(&args.caller.clone().unwrap_or_else(host::login));
+    let hits = index.find(&args.query.join(" "), args.limit as usize, &used, |_| true);
     if args.json || args.format.is_some() {
         let text = match export::found(&hits, &names, args.format) {
             Value::String(text) => text,

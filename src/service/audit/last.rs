@@ -1,4 +1,4 @@
-//! The latest denials of one tool, from the newest records of the log.
+//! The newest records of the log, and the latest denials of one tool in them.
 
 use super::log::Log;
 use super::segments::{self, MAX_LINE_BYTES};
@@ -58,11 +58,6 @@ impl Log {
         tool: &registry::Tool,
         decision: &policy::Decision,
     ) -> Result<LastDenials, String> {
-        let failed = |e: io::Error| format!("{}: {e}", self.path().display());
-        let (files, passed_over) = match segments::open_all(self.path()) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(LastDenials::default()),
-            found => found.map_err(failed)?,
-        };
         let same = json!([
             tool.manifest.id,
             tool.manifest.version.to_string(),
@@ -72,36 +67,52 @@ impl Log {
         // compared.
         let policy = (!decision.identity.in_process).then_some(decision.governing.digest.as_str());
         let named = format!("\"tool\":{}", same[0]);
-        let mut found = LastDenials {
-            not_looked_at: passed_over,
-            ..LastDenials::default()
+        let mut found = LastDenials::default();
+        let mut damaged = 0_u64;
+        let unread = self.newest_lines(|text| {
+            let about = !text.is_empty() && (!text.ends_with('}') || text.contains(&named));
+            match about.then(|| serde_json::from_str::<Value>(text)) {
+                Some(Ok(record))
+                    if json!([record["tool"], record["version"], record["manifest"]]) == same =>
+                {
+                    fn changed(name: &str, now: &str, record: &Value) -> bool {
+                        record["digests"][name] != now
+                    }
+                    let other =
+                        changed("manifest", &tool.manifest.digest, &record).then_some("manifest");
+                    let policy = policy
+                        .filter(|now| changed("policy", now, &record))
+                        .map(|_| "policy");
+                    found.take(&record, other.into_iter().chain(policy).collect());
+                }
+                Some(Err(_)) => damaged += 1,
+                Some(Ok(_)) | None => {}
+            }
+        })?;
+        found.not_looked_at = unread;
+        if damaged > 0 {
+            found
+                .not_looked_at
+                .push(format!("damaged lines: {damaged}"));
+        }
+        Ok(found)
+    }
+
+    /// Passes the newest lines of the log to `take`, the last one first. Returns what was not looked
+    /// at, and why.
+    pub(super) fn newest_lines(&self, mut take: impl FnMut(&str)) -> Result<Vec<String>, String> {
+        let failed = |e: io::Error| format!("{}: {e}", self.path().display());
+        let (files, mut unread) = match segments::open_all(self.path()) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            found => found.map_err(failed)?,
         };
         let mut left = MAX_READ_BYTES;
-        let mut damaged = 0_u64;
         let mut oldest = String::new();
         let mut all = true;
         for opened in files {
             all &= backwards(&opened.file, &mut left, |line: &[u8]| {
                 let text = String::from_utf8_lossy(line);
-                let about = !text.is_empty() && (!text.ends_with('}') || text.contains(&named));
-                match about.then(|| serde_json::from_str::<Value>(&text)) {
-                    Some(Ok(record))
-                        if json!([record["tool"], record["version"], record["manifest"]])
-                            == same =>
-                    {
-                        fn changed(name: &str, now: &str, record: &Value) -> bool {
-                            record["digests"][name] != now
-                        }
-                        let other = changed("manifest", &tool.manifest.digest, &record)
-                            .then_some("manifest");
-                        let policy = policy
-                            .filter(|now| changed("policy", now, &record))
-                            .map(|_| "policy");
-                        found.take(&record, other.into_iter().chain(policy).collect());
-                    }
-                    Some(Err(_)) => damaged += 1,
-                    Some(Ok(_)) | None => {}
-                }
+                take(&text);
                 if let Some((time, _)) = text
                     .strip_prefix("{\"time\":\"")
                     .and_then(|rest| rest.split_once('"'))
@@ -112,17 +123,12 @@ impl Log {
             .map_err(failed)?;
         }
         if !all {
-            found.not_looked_at.push(format!(
+            unread.push(format!(
                 "records before {oldest}: the newest {} MiB are looked at",
                 MAX_READ_BYTES / MIB
             ));
         }
-        if damaged > 0 {
-            found
-                .not_looked_at
-                .push(format!("damaged lines: {damaged}"));
-        }
-        Ok(found)
+        Ok(unread)
     }
 }
 

@@ -6,6 +6,7 @@ pub mod last;
 pub(in crate::service) mod log;
 mod past;
 pub mod segments;
+mod usage;
 mod verify;
 
 pub use begun::BEGUN;
@@ -13,3 +14,4 @@ pub use chain::Walk;
 pub use log::{CONFINEMENTS, Log, PastCall, RecordPermit};
 pub use past::Follower;
 pub use segments::{MAX_RECORD_BYTES, Retention, ascii};
+pub use usage::{ToolUsage, Usage, UsageByTool};

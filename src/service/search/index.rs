@@ -5,6 +5,7 @@
 
 use crate::manifest::Manifest;
 use crate::registry::Tool;
+use crate::service::audit::{ToolUsage, UsageByTool};
 use rust_stemmers::{Algorithm, Stemmer};
 use serde_json::Value;
 use std::collections::{BTreeSet, HashMap};
@@ -97,9 +98,16 @@ impl SearchIndex {
         SearchIndex { tools, terms }
     }
 
-    /// The tools nearest to a question, best first, and equal ones by their ids. Tools that share no
-    /// word with it, or that nobody could take, are left out.
-    pub fn find(&self, question: &str, limit: usize, can_take: impl Fn(&Tool) -> bool) -> Vec<Hit> {
+    /// The tools nearest to a question, best first. Of equal ones those come first whose calls (`used`)
+    /// succeeded more often, then by their ids. Tools that share no word with
+    /// it, or that nobody could take, are left out.
+    pub fn find(
+        &self,
+        question: &str,
+        limit: usize,
+        used: &UsageByTool,
+        can_take: impl Fn(&Tool) -> bool,
+    ) -> Vec<Hit> {
         let mut asked = WordCounts::default();
         asked.add(words(&head(question, MAX_QUESTION_CHARS)), 1.0);
         let mut scores: HashMap<usize, f64> = HashMap::new();
@@ -124,11 +132,18 @@ impl SearchIndex {
         });
         let mut hits: Vec<Hit> = hits.collect();
         hits.sort_by(|a, b| {
-            let by_id = || a.tool.manifest.id.cmp(&b.tool.manifest.id);
-            b.score.total_cmp(&a.score).then_with(by_id)
+            let [one, other] = [a, b].map(|hit| &hit.tool.manifest.id);
+            let [mine, theirs] = [one, other].map(|id| reliability(id, used));
+            let by_score = b.score.total_cmp(&a.score);
+            by_score.then(theirs.total_cmp(&mine)).then(one.cmp(other))
         });
         first_of_each_kind(hits, limit)
     }
+}
+
+fn reliability(id: &str, used: &UsageByTool) -> f64 {
+    let unused = ToolUsage::default();
+    used.get(id).unwrap_or(&unused).reliability()
 }
 
 fn namespace(id: &str) -> &str {

@@ -4,33 +4,60 @@ mod index;
 pub mod named_call;
 mod sample;
 
+use super::audit::{Log, Usage, UsageByTool};
 use super::catalog::Catalog;
 use super::lists::Lists;
 use super::request::Caller;
-use crate::base::text;
+use crate::base::{lock, text};
 use crate::executor::{self, Ending, Executor, Outcome};
 use crate::registry::Tool;
 pub use index::{Hit, SearchIndex};
 use serde_json::{Value, json};
-use std::sync::Arc;
-use std::time::Instant;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 /// How many tools an answer has unless the question says otherwise, and at most.
 pub const USUAL_HITS: usize = 5;
 pub const MAX_HITS: usize = 50;
 
+/// For how long what was read of the log counts.
+const MAX_USAGE_AGE: Duration = Duration::from_secs(300);
+
 /// The indexes of the tools that callers are offered.
 pub struct Search {
     catalog: Arc<Catalog>,
     indexes: Lists<SearchIndex>,
+    log: Log,
+    usage: Mutex<Option<KnownUsage>>,
+}
+
+/// What the log says, and when it was read.
+struct KnownUsage {
+    usage: Usage,
+    read: Instant,
 }
 
 impl Search {
-    pub(super) fn new(catalog: Arc<Catalog>) -> Search {
+    pub(super) fn new(catalog: Arc<Catalog>, log: Log) -> Search {
         Search {
             catalog,
             indexes: Lists::default(),
+            log,
+            usage: Mutex::default(),
         }
+    }
+
+    /// The calls of one caller, of no others: what they call is theirs.
+    fn used_by(&self, caller: &Caller) -> UsageByTool {
+        let mut known = lock(&self.usage);
+        let now = Instant::now();
+        let fresh = known.take_if(|known| known.read + MAX_USAGE_AGE > now);
+        let fresh = fresh.unwrap_or_else(|| KnownUsage {
+            // Without it equal hits are in the order of their ids.
+            usage: self.log.usage().unwrap_or_default(),
+            read: now,
+        });
+        known.insert(fresh).usage.of_caller(&caller.user)
     }
 
     /// The tools that fit a question best. Takes long where the index is to be made. `can_take`:
@@ -44,7 +71,7 @@ impl Search {
     ) -> Vec<Hit> {
         let make = || SearchIndex::new(self.catalog.offered(caller));
         let index = self.indexes.find(&self.catalog, caller, make);
-        index.find(question, limit, can_take)
+        index.find(question, limit, &self.used_by(caller), can_take)
     }
 }
 

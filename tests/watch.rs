@@ -337,3 +337,56 @@ fn a_link_that_leads_elsewhere_is_followed_again() {
     fs::remove_file(&link).unwrap();
     wait_for("no folder", || listed(&web).is_empty());
 }
+
+#[test]
+fn an_operator_adds_a_folder_to_a_server_that_runs_until_it_ends() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    playground.tool("one", "python", "print(1)\n", json!({}));
+    let more = playground.path("more");
+    fs::create_dir_all(more.join("two")).unwrap();
+    fs::write(more.join("two/main.py"), "print(2)\n").unwrap();
+    let two = manifest("esc:two", script("two/main.py", "python"), json!({}));
+    fs::write(more.join("two/two.tool.json"), two.to_string()).unwrap();
+    fs::write(more.join("bad.tool.json"), "{").unwrap();
+    playground.settle();
+    let folder = more.to_str().unwrap();
+    let sources = |words: &[&str]| playground.cli(&[&["sources"], words].concat());
+    let web = Web::start(&playground, &[]);
+    assert_eq!(listed(&web), ["esc:one"]);
+    let added = sources(&["add", folder]);
+    assert!(
+        added.text().contains("1 tools, 1 files skipped"),
+        "{added:?}"
+    );
+    wait_for("the tool", || listed(&web) == ["esc:one", "esc:two"]);
+    assert_eq!(output(&web, "esc:two"), 2);
+    let counts = json!({"id": folder, "kind": "folder", "tools": 1, "skipped": 1});
+    let known = status(&web)["sources"].clone();
+    assert!(known.as_array().unwrap().contains(&counts), "{known}");
+    assert!(sources(&[]).text().contains(folder));
+    assert_eq!(sources(&["remove", folder]).code, Some(0));
+    wait_for("it is gone", || listed(&web) == ["esc:one"]);
+    assert_eq!(sources(&["remove", folder]).code, Some(2));
+    sources(&["add", folder]);
+    wait_for("it is back", || listed(&web).len() == 2);
+    drop(web);
+
+    // The order was for the server that ran.
+    let web = Web::start(&playground, &[]);
+    sources(&["refresh"]);
+    wait_for("all is read again", || reloads(&web) > 0);
+    assert_eq!(listed(&web), ["esc:one"]);
+    for bad in ["tool-defs", "user_scripts/one", ""] {
+        let refused = sources(&["add", playground.path(bad).to_str().unwrap()]);
+        assert!(
+            refused.stderr.contains("no file counts twice"),
+            "{refused:?}"
+        );
+    }
+    fs::set_permissions(&more, fs::Permissions::from_mode(0o777)).unwrap();
+    let refused = sources(&["add", folder]);
+    assert!(refused.stderr.contains("others may write"), "{refused:?}");
+    let log = fs::read_to_string(playground.path("state/audit.jsonl")).unwrap();
+    let orders = ["sourceAdded", "sourceRemoved", "sourcesRefreshed"];
+    assert!(orders.iter().all(|order| log.contains(order)), "{log}");
+}

@@ -43,12 +43,18 @@ pub struct EnableArgs {
 /// The file that the hosts of this user obey.
 fn file(settings: &Settings) -> anyhow::Result<StopFile> {
     let file = StopFile::beside(host::audit_log(settings)?.path());
-    if let Some(owner) = file.path.parent().and_then(other_owner) {
-        let path = text::path(&file.path);
+    check_owner(&file.path)?;
+    Ok(file)
+}
+
+/// Refuses a file that the hosts of another user obey.
+pub(super) fn check_owner(file: &Path) -> anyhow::Result<()> {
+    if let Some(owner) = file.parent().and_then(other_owner) {
+        let path = text::path(file);
         let words = format!("hosts of user {owner} obey {path}: run this as that user");
         return Err(Refusal::new(Exit::Host, words).into());
     }
-    Ok(file)
+    Ok(())
 }
 
 /// The user to whom a folder belongs, if it is neither this one nor root.
@@ -68,8 +74,8 @@ fn failed(file: &StopFile, why: &io::Error) -> Refusal {
     Refusal::new(Exit::Host, words)
 }
 
-/// Adds to the audit log who disabled or enabled what.
-fn record(settings: &Settings, what: &str, told: &impl Serialize) -> anyhow::Result<()> {
+/// Adds to the audit log who ordered what.
+pub(super) fn record(settings: &Settings, what: &str, told: &impl Serialize) -> anyhow::Result<()> {
     host::audit_log(settings)?.open()?.write(&json!({
         "time": Timestamp::now(),
         (what): told,

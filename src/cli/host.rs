@@ -35,17 +35,18 @@ pub fn registry(
     let registry = registry::Registry::new();
     registry.set_policies(policies.clone(), machine.clone());
     load_ledger(settings, &registry)?;
-    let files = registry::DirectToolLoader::new(settings.tools.clone(), settings.scripts.clone());
-    let files = files.stricter(manifest_schema(settings)?);
-    for source in [
-        Arc::new(registry::Builtin) as Arc<dyn registry::Source>,
-        Arc::new(files),
-    ] {
+    for source in [Arc::new(registry::Builtin), files(settings)?] {
         registry
             .add_source(source)
             .map_err(|why| Refusal::new(Exit::Host, why))?;
     }
     Ok(Arc::new(registry))
+}
+
+/// The tools in the folders of the settings.
+fn files(settings: &Settings) -> anyhow::Result<Arc<dyn registry::Source>> {
+    let files = registry::DirectToolLoader::new(settings.tools.clone(), settings.scripts.clone());
+    Ok(Arc::new(files.stricter(manifest_schema(settings)?)))
 }
 
 /// Tells the registry where tools could write in earlier calls: nothing there is loaded.
@@ -123,6 +124,7 @@ fn protected_files(settings: &Settings) -> impl Iterator<Item = PathBuf> {
         service::artifacts::FOLDER,
         service::EARLY_ENDS,
         service::stops::FILE,
+        service::source_orders::FILE,
         registry::APPROVED,
     ]
     .map(|name| {
@@ -695,10 +697,11 @@ pub fn reload(settings: &Settings, service: &Service, because: Reload) {
     let read = load_ledger(settings, &service.catalog.registry)
         .and_then(|()| rules(settings, service.catalog.counted));
     let read = read.and_then(|rules| {
-        service
-            .catalog
-            .check_replacement(rules)
-            .map_err(anyhow::Error::msg)
+        let rules = service.catalog.check_replacement(rules);
+        let rules = rules.map_err(anyhow::Error::msg)?;
+        // An operator may have added a folder, or removed one.
+        service.catalog.registry.replace_source(files(settings)?);
+        Ok(rules)
     });
     if read.is_err() {
         service.audit.alerts().send(Alert::NotReloaded);

@@ -27,6 +27,7 @@ pub mod schema;
 pub mod search;
 pub mod serve;
 pub mod settings;
+pub mod sources;
 pub mod test;
 pub mod token;
 pub mod trustgraph;
@@ -102,6 +103,8 @@ enum Verb {
     Disable(disable::DisableArgs),
     /// Enable tools that were disabled
     Enable(disable::EnableArgs),
+    /// Show where tools come from; add a folder to servers that run, or remove it
+    Sources(sources::Args),
     /// Show the calls of a running server that wait for a person, and answer them
     Approvals(operate::ApprovalsArgs),
     /// Show the state of a running server
@@ -233,6 +236,7 @@ fn run(mut cli: Cli) -> anyhow::Result<ExitCode> {
         Verb::Kill(args) => operate::kill(&args),
         Verb::Disable(args) => disable::disable(&settings, args),
         Verb::Enable(args) => disable::enable(&settings, &args),
+        Verb::Sources(args) => sources::run(&settings, &args),
         Verb::Approvals(args) => operate::approvals(&args),
         Verb::Status(args) => operate::status(&args),
         Verb::Token(args) => token::run(&args),

@@ -6,11 +6,12 @@ use super::host::{self, Reload};
 use super::refusal::{Exit, Refusal};
 use super::settings::{self, Settings};
 use super::watch::{Mode, Watch};
-use super::{process, words};
+use super::{process, sources, words};
 use crate::base::files::{self, Folder};
 use crate::base::text;
 use crate::service::background::{self, Background};
 use crate::service::runlog;
+use crate::service::source_orders::ObeyedOrders;
 use crate::service::{self, Caller, Service};
 use crate::transport::announced::{self, Announcements};
 use crate::transport::broker::{BrokerSettings, Brokers};
@@ -159,6 +160,7 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
                 tokio::join!(keeper.run(), sessions.run(), catalog.follow_stops(), audit.watch());
             });
             let watch = Watch::new(args.watch, &settings);
+            let orders = ObeyedOrders::begin(service.audit.path());
             let stop = CancellationToken::new();
      let kill = CancellationToken::new();
             let (told, answering) = over_brokers(&settings, &entries, &service, &stop, &kill).await?;
@@ -172,7 +174,7 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
                 ended = &mut spoken => ended.map(|()| None)?,
                 ended = &mut served => return ended.map(|()| Exit::Ok.into()),
                 signal = process::wait_for_termination() => Some(signal),
-                failed = reload_on_change(&settings, service.clone(), watch, since, hangups) => return Err(failed.into()),
+                failed = reload_on_change(&settings, service.clone(), watch, since, hangups, orders) => return Err(failed.into()),
             };
             stop.cancel();
             keeping.abort();
@@ -485,7 +487,7 @@ fn say_brokers(service: &Service, entries: &[BrokerSettings]) {
 }
 
 /// Prepares what tools need ahead of their calls, and reads tools and policies again when they
-/// change and at each HUP. `since`: when they were read first. `hangups`: SIGHUPs since then; one
+/// change, when an operator orders it and at each HUP. `since`: when they were read first. `hangups`: SIGHUPs since then; one
 /// during a reload causes one more. Returns only if a reload panics: which rules hold is then
 /// unknown, and the server ends.
 async fn reload_on_change(
@@ -494,7 +496,9 @@ async fn reload_on_change(
     mut watch: Watch,
     mut since: SystemTime,
     mut hangups: Option<Signal>,
+    mut orders: ObeyedOrders,
 ) -> Refusal {
+    let mut with_added = settings.clone();
     loop {
         let ahead = service.clone();
         let preparing = tokio::spawn(async move {
@@ -507,7 +511,7 @@ async fn reload_on_change(
                 ahead.catalog.prepare(&tool.reference()).await;
             }
         });
-        let again = settings.clone();
+        let again = with_added.clone();
         let snapshot = service.catalog.registry.snapshot();
         let looking = tokio::task::spawn_blocking(move || {
             let missed = watch.follow(&again, snapshot, since);
@@ -529,11 +533,13 @@ async fn reload_on_change(
             biased;
             _ = hung_up => Reload::Requested,
             () = watch.changed(), if !missed => Reload::FileChanged,
+            () = orders.changed() => Reload::FileChanged,
             () = std::future::ready(()), if missed => Reload::FileChanged,
         };
         preparing.abort();
         since = SystemTime::now();
-        let settings = settings.clone();
+        with_added = sources::with_added(settings, &orders);
+        let settings = with_added.clone();
         let service = service.clone();
         if let Err(why) =
             tokio::task::spawn_blocking(move || host::reload(&settings, &service, because)).await

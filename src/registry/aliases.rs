@@ -19,7 +19,7 @@ pub(super) fn settle(tools: &mut Vec<Tool>, refused: &mut Vec<Refused>) {
     if tools.iter().all(|tool| tool.manifest.alias().is_none()) {
         return;
     }
-    let known = Snapshot::default().with(tools.clone(), Vec::new());
+    let known = Snapshot::default().with(tools.clone());
     for mut tool in std::mem::take(tools) {
         let Some(alias) = tool.manifest.alias() else {
             tools.push(tool);

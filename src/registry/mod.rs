@@ -13,6 +13,7 @@ mod remote_source;
 mod scan;
 pub mod scripts;
 mod snapshot;
+mod sources;
 mod tool;
 
 pub use code::APPROVED;
@@ -21,6 +22,7 @@ pub use open_beneath::read_beneath;
 pub use reload::Registry;
 pub use remote_source::{Announced, MAX_TOOLS as MAX_ANNOUNCED_TOOLS};
 pub use snapshot::{Filter, Snapshot};
+pub use sources::{SourceCounts, SourceId};
 pub use tool::{
     CORE, Claim, Described, Discovery, ENDING, ENDINGS, FileReport, Source, Status, Tool,
     is_definition_file, is_manifest_file, list_path,

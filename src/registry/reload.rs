@@ -133,6 +133,16 @@ impl Registry {
         Ok(())
     }
 
+    /// Puts a source in the place of the one with its id, from the next refresh on.
+    pub fn replace_source(&self, source: Arc<dyn Source>) {
+        let sources = &mut lock(&self.state).sources;
+        for entry in sources {
+            if entry.source.id() == source.id() {
+                entry.source = source.clone();
+            }
+        }
+    }
+
     /// Asks a source again and replaces its tools. An unknown id is a no-op. When the source, or a
     /// whole folder of it, cannot be read, the old tools stay and the error is returned and kept in
     /// `warnings`.
@@ -291,12 +301,6 @@ impl Registry {
             .flat_map(|entry| entry.found.reports.clone())
             .collect();
         let disabled = report_refused(&mut reports, refused, problems, &tools);
-        let mut sources: Vec<_> = state
-            .sources
-            .iter()
-            .map(|entry| entry.source.id().to_owned())
-            .collect();
-        sources.extend((!state.in_process.is_empty()).then(|| IN_PROCESS.to_owned()));
         let found = || state.sources.iter().map(|entry| &entry.found);
         // Folders that may hold manifests, and manifests, that could not be read.
         let closed = found()
@@ -315,6 +319,7 @@ impl Registry {
                 .flat_map(|entry| entry.stale.clone())
                 .collect(),
             folders: found().flat_map(|found| found.folders.clone()).collect(),
+            bases: found().flat_map(|found| found.bases.clone()).collect(),
             unlisted: unlisted
                 .filter(|folder| unloaded.by(folder).is_none())
                 .cloned()
@@ -324,7 +329,7 @@ impl Registry {
             ownership,
             ..Snapshot::default()
         };
-        let mut next = rest.with(tools, sources);
+        let mut next = rest.with(tools);
         if let Some((policies, machine)) = &state.rules {
             next.apply_policies(policies, machine);
         }

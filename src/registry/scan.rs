@@ -56,6 +56,7 @@ fn scan_at_most<'a>(
         discovery,
     };
     let bases: Vec<Arc<Base>> = bases.filter_map(|base| scan.open(base)).collect();
+    scan.discovery.bases = bases.iter().map(|base| base.path.clone()).collect();
     bases.iter().for_each(|base| scan.base(base));
     scan.links.sort();
     for link in std::mem::take(&mut scan.links) {

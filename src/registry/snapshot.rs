@@ -52,8 +52,8 @@ pub struct Snapshot {
     pub warnings: Vec<String>,
     /// The folders that were looked at.
     pub folders: Vec<PathBuf>,
-    /// Each source with the number of its tools.
-    pub sources: Vec<(String, usize)>,
+    /// The base folders among them.
+    pub(super) bases: Vec<PathBuf>,
     /// Where tools may write now, or could before; only the latter until policies are read.
     pub written: policy::WritablePaths,
     /// Every manifest and script that is registered, loaded or not: no tool is given write access
@@ -89,8 +89,8 @@ impl Snapshot {
             .map(|problem| problem.message.as_str())
     }
 
-    /// Adds these tools and sources to the snapshot.
-    pub(super) fn with(mut self, tools: Vec<Tool>, sources: Vec<String>) -> Snapshot {
+    /// Adds these tools to the snapshot.
+    pub(super) fn with(mut self, tools: Vec<Tool>) -> Snapshot {
         for tool in tools {
             self.tools
                 .entry(tool.manifest.id.clone())
@@ -100,12 +100,8 @@ impl Snapshot {
         for versions in self.tools.values_mut() {
             versions.sort_by(|a, b| a.manifest.version.cmp(&b.manifest.version));
         }
-        let all = || self.tools.values().flatten();
-        self.sources = sources
-            .iter()
-            .map(|id| (id.clone(), all().filter(|tool| &tool.source == id).count()))
-            .collect();
-        let files = all().map(|tool| (tool.site.manifest.clone(), tool.clone()));
+        let all = self.tools.values().flatten();
+        let files = all.map(|tool| (tool.site.manifest.clone(), tool.clone()));
         self.by_manifest = files
             .filter(|(manifest, tool): &(PathBuf, Arc<Tool>)| {
                 !manifest.as_os_str().is_empty() && tool.manifest.mcp_tool().is_none()
@@ -266,7 +262,7 @@ impl Snapshot {
         fault.person(why.unwrap_or_else(|| "`toolhost list` shows all names".to_owned()))
     }
 
-    fn skipped_files(&self) -> impl Iterator<Item = &FileReport> {
+    pub(super) fn skipped_files(&self) -> impl Iterator<Item = &FileReport> {
         self.reports
             .iter()
             .filter(|report| report.status == Status::Skipped)

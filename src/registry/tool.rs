@@ -189,6 +189,8 @@ pub struct Discovery {
     pub claims: Vec<Claim>,
     /// The folders that were looked at.
     pub folders: Vec<PathBuf>,
+    /// The base folders among them.
+    pub bases: Vec<PathBuf>,
     /// The folders below which some manifests may not have been seen: the owners of scripts there
     /// are not known.
     pub unlisted: Vec<PathBuf>,

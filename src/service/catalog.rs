@@ -9,7 +9,8 @@ use super::quota::Limiter;
 use super::readiness::{Readiness, no_extension};
 use super::request::{Caller, RateCharge};
 use super::requirements;
-use super::stops::{self, StopFile};
+use super::state_file::LOOK_INTERVAL;
+use super::stops::StopFile;
 use crate::base::lock;
 use crate::base::place::Mounts;
 use crate::executor::document::Documents;
@@ -360,7 +361,7 @@ impl Catalog {
         let mut changes = self.changed.subscribe();
         loop {
             // A host of one call follows nothing.
-            let _ = tokio::time::timeout(stops::LOOK_INTERVAL, changes.changed()).await;
+            let _ = tokio::time::timeout(LOOK_INTERVAL, changes.changed()).await;
             let stops = self.stops.now().unwrap_or_default();
             let ended = |tool: &String| {
                 let mut all = stops.of(tool);
@@ -374,7 +375,7 @@ impl Catalog {
 
     /// Has what waits for calls looked at whenever something is disabled or enabled. Never returns.
     pub async fn follow_stops(&self) {
-        let mut looks = tokio::time::interval(stops::LOOK_INTERVAL);
+        let mut looks = tokio::time::interval(LOOK_INTERVAL);
         let mut known = self.stops.now();
         loop {
             looks.tick().await;

@@ -20,7 +20,6 @@ use axum::extract::Path;
 use http::{StatusCode, Uri};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// `GET /v1/tools`.
@@ -218,7 +217,6 @@ pub async fn status(Operator(KnownRequest { server, caller, .. }): Operator) -> 
     let open = service.calls.of(&everybody);
     let count = |phase: Phase| open.iter().filter(|call| call.phase == phase).count();
     let snapshot = service.catalog.registry.snapshot();
-    let sources: BTreeMap<_, _> = snapshot.sources.iter().cloned().collect();
     let disabled = service.catalog.stops.now();
     let disabled = disabled.map_or_else(
         |fault| json!({ "unreadable": fault.person }),
@@ -233,7 +231,7 @@ pub async fn status(Operator(KnownRequest { server, caller, .. }): Operator) -> 
         "approvals": service.confirmations.list().len(),
         "breakers": service.breakers.of(&everybody),
         "tools": snapshot.list(&Filter::default()).len(),
-        "sources": sources,
+        "sources": snapshot.sources(),
         "skippedFiles": snapshot.skipped(),
         "disabled": disabled,
         "stale": snapshot.warnings.iter().cloned().chain(service.catalog.stale_rules()).collect::<Vec<_>>(),

@@ -395,6 +395,7 @@ async fn listening(
                 .clone()
                 .map(|(model, _)| Arc::new(ModelServer::new(model))),
             style,
+            uploads: settings.scripts.first().cloned(),
         },
     ))
 }

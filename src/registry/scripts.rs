@@ -239,7 +239,7 @@ fn look(base: &Base, relative: &Path, written: &str, by_call: bool) -> Result<bo
 }
 
 /// Plain components only; `.` and doubled slashes are left out.
-fn plain(written: &str) -> Result<PathBuf, Fault> {
+pub fn plain(written: &str) -> Result<PathBuf, Fault> {
     let drive = written.as_bytes().get(1) == Some(&b':')
         && written.starts_with(|c: char| c.is_ascii_alphabetic());
     let url = written.to_ascii_lowercase().starts_with("file:") || written.contains("://");

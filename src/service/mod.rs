@@ -65,6 +65,7 @@ pub mod tool_audit;
 pub mod tool_files;
 pub mod tool_stubs;
 mod traces;
+pub mod upload;
 
 pub use arguments::Arguments;
 pub use artifacts::Artifacts;

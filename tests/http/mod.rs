@@ -18,6 +18,7 @@ mod reset;
 mod running;
 mod soak;
 mod tools;
+mod uploads;
 
 pub use receiver::Receiver;
 
@@ -309,7 +310,11 @@ pub fn request(method: &str, path: &str, host: &str, headers: &[&str], body: &st
     };
     let own = own
         .into_iter()
-        .take(if method == "POST" { 4 } else { 2 })
+        .take(if ["POST", "PUT"].contains(&method) {
+            4
+        } else {
+            2
+        })
         .filter(|(name, _)| !given(name));
     lines.extend(
         own.map(|(_, line)| line)

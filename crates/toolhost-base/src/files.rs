@@ -12,10 +12,10 @@ use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat, mkdirat};
 use nix::unistd::{Gid, Uid, UnlinkatFlags, geteuid, setfsgid, setfsuid, unlinkat};
 use serde::{Deserialize, Serialize};
 use std::ffi::{CStr, CString, OsStr, OsString};
-use std::fs::{File, Metadata};
+use std::fs::{File, Metadata, Permissions};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{DirEntryExt, MetadataExt};
+use std::os::unix::fs::{DirEntryExt, MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -204,11 +204,31 @@ impl Folder {
 
     /// Writes a file of this folder whole: others see the old one or the new one.
     pub fn put(&self, name: &str, content: &[u8]) -> io::Result<()> {
+        self.written(name, content, 0o600, |new| self.rename(new, name))
+    }
+
+    /// Writes a new file of this folder whole, which others may read. An error: the name is taken.
+    pub fn put_new(&self, name: &str, content: &[u8]) -> io::Result<()> {
+        self.written(name, content, 0o644, |new| self.rename_new(new, name))
+    }
+
+    /// Writes a hidden file, and has it renamed.
+    fn written(
+        &self,
+        name: &str,
+        content: &[u8],
+        mode: u32,
+        rename: impl FnOnce(&str) -> io::Result<()>,
+    ) -> io::Result<()> {
         let new = format!(".{name}.{}", uuid::Uuid::now_v7());
+        let write = |mut file: File| {
+            file.write_all(content)?;
+            file.set_permissions(Permissions::from_mode(mode))
+        };
         let written = self
             .file(&new, OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL)
-            .and_then(|mut file| file.write_all(content))
-            .and_then(|()| Ok(renameat(&self.at, new.as_str(), &self.at, name)?));
+            .and_then(write)
+            .and_then(|()| rename(&new));
         if written.is_err() {
             let _ = self.remove(&new);
         }
@@ -631,7 +651,7 @@ pub fn resolved(path: &Path) -> PathBuf {
 mod tests {
     use super::*;
     use std::fs;
-    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+    use std::os::unix::fs::{chown, symlink};
 
     const SOMEBODY: u32 = 12345;
 

@@ -53,13 +53,38 @@ pub async fn read(
     body: Body,
     is_call: impl FnOnce(usize) -> bool,
 ) -> Result<Received, Refusal> {
+    let read = read_bytes(known, tool, body, "application/json", is_call).await?;
+    let Ok(text) = String::from_utf8(read.bytes) else {
+        return Err(Refusal::malformed("The body is not UTF-8."));
+    };
+    Ok(Received {
+        text,
+        files: Vec::new(),
+        charged: read.charged,
+    })
+}
+
+/// The bytes of a body, and their quota until it is dropped.
+pub struct ReceivedBytes {
+    pub bytes: Vec<u8>,
+    pub charged: Charged,
+}
+
+/// As `read`, of a body of this media type.
+pub async fn read_bytes(
+    known: &KnownRequest,
+    tool: &str,
+    body: Body,
+    media_type: &str,
+    is_call: impl FnOnce(usize) -> bool,
+) -> Result<ReceivedBytes, Refusal> {
     let KnownRequest {
         server,
         caller,
         headers,
         ..
     } = known;
-    fn refuse(status: StatusCode, words: &str) -> Result<Received, Refusal> {
+    fn refuse(status: StatusCode, words: &str) -> Result<ReceivedBytes, Refusal> {
         Err(Refusal::new(status, malformed(words)))
     }
     // With a known length, no two programs can differ on where a request ends.
@@ -73,11 +98,11 @@ pub async fn read(
     let kind = single(headers, &header::CONTENT_TYPE)
         .and_then(|kind| kind.split(';').next())
         .unwrap_or_default();
-    if !kind.trim().eq_ignore_ascii_case("application/json") {
-        return refuse(
-            StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            "Send JSON, with Content-Type: application/json.",
-        );
+    if !kind.trim().eq_ignore_ascii_case(media_type) {
+        let what = media_type.strip_prefix("application/").unwrap_or_default();
+        let what = if what == "json" { "JSON" } else { "the file" };
+        let words = format!("Send {what}, with Content-Type: {media_type}.");
+        return refuse(StatusCode::UNSUPPORTED_MEDIA_TYPE, &words);
     }
     if headers.contains_key(header::CONTENT_ENCODING) {
         return refuse(
@@ -117,20 +142,14 @@ pub async fn read(
             "The body did not come in time.",
         );
     };
-    let Ok(text) = String::from_utf8(whole?) else {
-        return refuse(StatusCode::BAD_REQUEST, "The body is not UTF-8.");
-    };
+    let bytes = whole?;
     known.connection.seat.set_whole(true);
     let charged = Charged {
         rate,
         body: Some(Arc::new(charge)),
         files: None,
     };
-    Ok(Received {
-        text,
-        files: Vec::new(),
-        charged,
-    })
+    Ok(ReceivedBytes { bytes, charged })
 }
 
 /// As `read`, or a form (multipart/form-data) with the same body in its part `request`, and files.

@@ -21,6 +21,7 @@ mod reply;
 mod request;
 mod responses;
 mod runs;
+mod scripts;
 mod server;
 mod stored;
 mod tokens;
@@ -43,13 +44,14 @@ use crate::transport::broker::Brokers;
 use crate::transport::responses::ModelServer;
 use axum::Router;
 use axum::extract::State;
-use axum::routing::{get, post};
+use axum::routing::{get, post, put};
 use crowd::ConnectionLimiter;
 use http::{Method, StatusCode, Uri};
 use reply::{Refusal, Response};
 use serde_json::json;
 use server::Server;
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -76,6 +78,8 @@ pub struct Options {
     pub model: Option<Arc<ModelServer>>,
     /// What lists over MCP say of tools.
     pub style: transport::mcp::ListStyle,
+    /// Where scripts go that operators upload.
+    pub uploads: Option<PathBuf>,
 }
 
 /// Refuses an address that others can reach unless everybody must present a token, over TLS or with
@@ -122,6 +126,7 @@ pub async fn serve(
         announced,
         model,
         style,
+        uploads,
     } = options;
     let server = Arc::new(Server {
         mcp: transport::mcp::StreamableHttp::new(
@@ -139,6 +144,7 @@ pub async fn serve(
         brokers,
         announced,
         model,
+        uploads,
         kernel: SocketDiag::default(),
         warnings: server::Warnings::new(),
         crowd: ConnectionLimiter::new(connection::MAX_CONNECTIONS),
@@ -248,6 +254,7 @@ fn router() -> Router<Arc<Server>> {
         .route("/v1/calls/{call}/interrupt", post(background::interrupt))
         .route("/v1/artifacts", get(artifacts::list))
         .route("/v1/artifacts/{id}", get(artifacts::one))
+        .route("/v1/scripts/{*path}", put(scripts::put))
         .route("/v1/approvals", get(tools::approvals))
         .route("/v1/approvals/{call}", post(tools::approve))
         .route("/v1/status", get(tools::status))

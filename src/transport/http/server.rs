@@ -18,6 +18,7 @@ use crate::transport::responses::ModelServer;
 use http::StatusCode;
 use std::collections::HashSet;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -42,6 +43,7 @@ pub struct Server {
     pub brokers: Arc<Brokers>,
     pub announced: Arc<Announcements>,
     pub model: Option<Arc<ModelServer>>,
+    pub uploads: Option<PathBuf>,
     pub mcp: transport::mcp::StreamableHttp,
     pub lists: Lists<OfferedTools>,
     pub kernel: SocketDiag,

@@ -34,6 +34,8 @@ pub struct PerCall {
     pub files: Vec<InputFile>,
     /// What its code may call.
     pub offer: Option<Offer>,
+    /// Words after the script, for a shape with a command line.
+    pub words: Vec<String>,
     /// Set instead of the shape's variables of the same names.
     pub env: Hidden<BTreeMap<String, String>>,
     /// Variables that tell of this call alone. A program that was started before it gets them with

@@ -10,6 +10,7 @@ use crate::sys;
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -52,6 +53,14 @@ pub enum Source {
     New(PathBuf),
     /// Shown in the place of the file, which may have other bytes by now.
     File(ReadFile),
+}
+
+/// What a call sets of its program, beside `ToLauncher::Start`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct CallTexts<'a> {
+    pub variables: Cow<'a, BTreeMap<String, String>>,
+    /// Words of its command line, after the program's own.
+    pub words: Cow<'a, [String]>,
 }
 
 /// A file in `CALL_INPUT`: which part of the descriptor beside the message it holds.
@@ -104,13 +113,13 @@ pub enum ToLauncher {
     /// Beside it: a memory file with `Setup`, the executable, the group's files.
     Setup,
     /// Beside it: stdin, stdout, stderr, then a memory file with the source (when named), one with
-    /// the variables (when there are any), the files, and descriptor 3 (when kept).
+    /// `CallTexts` (when there are any), the files, and descriptor 3 (when kept).
     Start {
         /// `None`: its input comes later, and its time counts from `Begin`.
         timeout_ms: Option<u64>,
         source: Option<Source>,
-        /// The call sets variables: a JSON object, which may be longer than a message.
-        environment: bool,
+        /// The call sets some of its program: `CallTexts`, which may be longer than a message.
+        texts: bool,
         /// The files of `CALL_INPUT`.
         files: Vec<NamedPart>,
         /// The size of the folders that the call may write live, before the call.

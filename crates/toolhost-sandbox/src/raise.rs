@@ -118,6 +118,8 @@ pub(crate) struct Raising<'a> {
     pub init: &'a OwnedFd,
     pub status: RawFd,
     pub environment: &'a [String],
+    /// argv, the name included.
+    pub arguments: &'a [String],
 }
 
 /// Raises the layers of one call, in order. The launcher has raised network, view and scratch
@@ -159,7 +161,7 @@ pub(crate) fn raise(r: &Raising) -> plan::Plan {
         spec::Executable::Ourselves => plan::Program::Descriptor(r.executable.as_raw_fd()),
     };
     // the environment layer: these variables and no others
-    plan.execute(program, &setup.spec.program.arguments, r.environment);
+    plan.execute(program, r.arguments, r.environment);
     plan
 }
 

@@ -205,6 +205,7 @@ impl Scripts {
             secrets: &per_call.secrets,
             limits: &shape.limits,
             clock: Clock::new(began, per_call.timeout_ms),
+                words: &per_call.words,
             events,
             tools: per_call.offer.as_ref().map_or(&[], |offer| &offer.tools),
             traffic: &context.map_or_else(Arc::default, |context| Arc::clone(&context.traffic)),

@@ -19,8 +19,8 @@ use crate::layers::seccomp::recorded::Recorded;
 use crate::layers::view::{self, View};
 use crate::layers::{cgroup, environment, identity, landlock, namespaces, network, seccomp};
 use crate::protocol::{
-    self, Exited, FromLauncher, Identity, Killed, NamedPart, Problem, ProblemKind, Setup, Source,
-    ToLauncher,
+    self, CallTexts, Exited, FromLauncher, Identity, Killed, NamedPart, Problem, ProblemKind,
+    Setup, Source, ToLauncher,
 };
 use crate::recorder::Recorder;
 use crate::spec::{self, Serves, StagedFolder};
@@ -32,7 +32,6 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::stat::{Mode, fstat};
 use nix::unistd::Pid;
 use std::cell::Cell;
-use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -345,6 +344,8 @@ struct CallSetup {
     source: Option<(Source, Vec<u8>)>,
     /// All variables of the tool.
     environment: Hidden<Vec<String>>,
+    /// All words of its command line.
+    arguments: Vec<String>,
     /// Its files, and what holds them.
     files: Vec<(NamedPart, OwnedFd)>,
     /// Its descriptors from 3 on.
@@ -390,13 +391,13 @@ impl Launcher<'_> {
                 ToLauncher::Start {
                     timeout_ms,
                     source,
-                    environment,
+                    texts,
                     files: parts,
                     before,
                     last,
                 } => {
                     let started = Instant::now();
-                    let given = self.given(files, source, environment, parts)?;
+                    let given = self.given(files, source, texts, parts)?;
                     let (mut scratch, rules) = prepared;
                     let spawned = self.spawn(given, before, &mut scratch, rules)?;
                     let clock = match timeout_ms {
@@ -452,7 +453,7 @@ impl Launcher<'_> {
         &self,
         files: Vec<OwnedFd>,
         source: Option<Source>,
-        environment: bool,
+        texts: bool,
         parts: Vec<NamedPart>,
     ) -> Result<CallSetup, Problem> {
         let mut files = files.into_iter();
@@ -475,11 +476,11 @@ impl Launcher<'_> {
             Some(source) => Some((source, read(next()?, most)?)),
             None => None,
         };
-        let own = if environment {
+        let own: CallTexts<'_> = if texts {
             serde_json::from_slice(&read(next()?, protocol::MAX_SETUP)?)
-                .map_err(io("the variables of the call"))?
+                .map_err(io("the texts of the call"))?
         } else {
-            BTreeMap::new()
+            CallTexts::default()
         };
         let files = parts.into_iter().map(|part| Ok((part, next()?)));
         let files = files.collect::<Result<_, Problem>>()?;
@@ -496,7 +497,8 @@ impl Launcher<'_> {
         Ok(CallSetup {
             stdio,
             source,
-            environment: environment::call_lines(&self.setup.spec.variables, &own),
+            environment: environment::call_lines(&self.setup.spec.variables, &own.variables),
+            arguments: [&self.setup.spec.program.arguments, &*own.words].concat(),
             files,
             inherited,
         })
@@ -566,6 +568,7 @@ impl Launcher<'_> {
         let plan = crate::raise::raise(&crate::raise::Raising {
             setup: &self.setup,
             environment: &given.environment,
+            arguments: &given.arguments,
             counters: self.counters.as_ref(),
             ruleset: &ruleset,
             filter: &self.filter,

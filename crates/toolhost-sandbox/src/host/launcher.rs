@@ -6,13 +6,15 @@ use crate::child::launcher;
 use crate::layers::scratch::Usage;
 use crate::layers::{cgroup, identity};
 use crate::protocol::{
-    Exited, FromLauncher, LayerState, NamedPart, Problem, ProblemKind, Setup, Source, ToLauncher,
+    CallTexts, Exited, FromLauncher, LayerState, NamedPart, Problem, ProblemKind, Setup, Source,
+    ToLauncher,
 };
 use crate::reenter::role_name;
 use crate::spec::{Executable, Spec};
 use crate::sys::pidfd_open;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
@@ -78,6 +80,8 @@ pub struct CallInput<'a> {
     pub source: Option<(Source, &'a [u8])>,
     /// Variables that the call sets.
     pub environment: Option<&'a BTreeMap<String, String>>,
+    /// Words of its command line, after those of its `spec::Program`. They hold no NUL.
+    pub words: &'a [String],
     /// The files that the call brings.
     pub files: &'a [InputFile],
     /// Descriptors of the tool from 3 on, as many as its `spec::Program` says.
@@ -471,16 +475,17 @@ impl Launcher {
             .as_ref()
             .map(|(_, text)| file(text))
             .transpose()?;
-        let environment = input
-            .environment
-            .filter(|own| !own.is_empty())
-            .map(serde_json::to_vec)
-            .transpose();
-        let environment = environment
+        let variables = input.environment.filter(|own| !own.is_empty());
+        let texts = (variables.is_some() || !input.words.is_empty()).then(|| CallTexts {
+            variables: variables.map(Cow::Borrowed).unwrap_or_default(),
+            words: Cow::Borrowed(input.words),
+        });
+        let texts = texts.map(|own| serde_json::to_vec(&own)).transpose();
+        let texts = texts
             .map_err(|e| no_pipe(&e.into()))?
             .map(|text| file(&text))
             .transpose()?;
-        let own = theirs.iter().chain(&source).chain(&environment);
+        let own = theirs.iter().chain(&source).chain(&texts);
         let brought = input.files.iter().map(|file| file.content.as_fd());
         let files: Vec<_> = own
             .map(AsFd::as_fd)
@@ -490,7 +495,7 @@ impl Launcher {
         let start = ToLauncher::Start {
             timeout_ms: timeout_ms.into(),
             source: input.source.as_ref().map(|(source, _)| source.clone()),
-            environment: environment.is_some(),
+            texts: texts.is_some(),
             files: input.files.iter().map(NamedPart::from).collect(),
             before: self.before,
             last: self.last,

@@ -12,6 +12,7 @@ mod callers;
 mod causes;
 mod cli;
 mod client_tools;
+mod command_line;
 mod cut_secrets;
 mod disable;
 mod doctor;

@@ -5,6 +5,7 @@
 //! the manifest.
 
 use super::client::ClientTool;
+use super::command_line::CommandLine;
 use super::host::{self, HostPattern};
 use super::pattern::{self, Pattern, PatternShape};
 use super::reader::{Reader, below};
@@ -91,7 +92,14 @@ fn manifest(reader: &mut Reader<'_>, top: &Value, bytes: &[u8]) -> Option<Manife
         Some(Handler::Client(_) | Handler::Alias(_)) => requested.read = Some(Vec::new()),
         _ => {}
     }
-    let execution = execution(reader, top);
+    let mut execution = execution(reader, top);
+    let has_line = match &handler {
+        Some(Handler::Script(script)) => {
+            script.language != Language::Wasm && script.entry_point.is_none()
+        }
+        handler => handler.is_none(),
+    };
+    execution.command_line = CommandLine::read(reader, has_line, parameters.as_ref());
     let requires = requires(reader, top);
     let calls = calls(reader, handler.as_ref());
     let limits = limits(reader, top);
@@ -399,7 +407,10 @@ fn execution(reader: &mut Reader<'_>, top: &Value) -> Execution {
     Execution {
         timeout_ms: whole(reader, top, "/execution/timeoutMs"),
         stderr: reader.get("/execution/stderr").unwrap_or_default(),
-        text_output: block["output"] == "text",
+        command_line: None,
+        // What prints no JSON for a terminal prints text.
+        text_output: block["output"] == "text"
+            || block["input"] == "argv" && block["output"] != "json",
         context: block["context"] == true,
         asynchronous: block["mode"] == "async",
         task: reader.get("/execution/task"),

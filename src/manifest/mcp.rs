@@ -18,6 +18,7 @@ impl McpServer {
         reader.refuse_fields(&of_tools, message);
         let of_scripts = [
             "execution/stderr",
+            "execution/input",
             "execution/output",
             "execution/context",
             "execution/ready",

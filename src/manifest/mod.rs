@@ -4,6 +4,7 @@
 pub mod arguments;
 pub mod bounds;
 mod client;
+mod command_line;
 pub mod descriptor;
 mod document;
 pub mod environment;
@@ -19,6 +20,7 @@ mod types;
 
 pub use crate::base::problem::{At, Code, Problem, Severity};
 pub use client::{ClientTool, INPUT, Syntax, TextFormat};
+pub use command_line::{CommandInput, CommandLine};
 pub use document::{Body, Document};
 pub use file::{SCHEMA, read};
 pub use listed::ListedTool;

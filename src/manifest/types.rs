@@ -1,6 +1,7 @@
 //! The values that a manifest file becomes.
 
 use super::client::ClientTool;
+use super::command_line::CommandLine;
 use super::document::Document;
 use super::host::HostPattern;
 use super::listed::ListedTool;
@@ -182,6 +183,8 @@ pub enum TaskUse {
 pub struct Execution {
     pub timeout_ms: Option<u64>,
     pub stderr: StderrRule,
+    /// The arguments come as words of the script's command line, and not as JSON.
+    pub command_line: Option<CommandLine>,
     /// Output that is not one JSON value becomes the answer, as text.
     pub text_output: bool,
     /// The variable `TOOL_CONTEXT` tells the script of its call.

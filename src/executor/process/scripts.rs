@@ -8,7 +8,7 @@ use super::session_calls::{CallOfSession, SessionCalls, killed_ending};
 use super::sessions::no_sessions;
 use super::spec::{RoleNeeds, source_name};
 use super::waiting::Waiting;
-use crate::base::{lock, millis};
+use crate::base::{lock, millis, text};
 use crate::egress::Traffic;
 use crate::executor::mcp_server::{McpCall, McpCalls};
 use crate::executor::{
@@ -64,17 +64,24 @@ impl Executor for Scripts {
     ) -> Running<'a> {
         Box::pin(async move {
             let started = Instant::now();
-            let Some(confinement) = call.confinement.take() else {
+            let Some(mut confinement) = call.confinement.take() else {
                 return Err(Fault::new(
                     Kind::InternalError,
                     "a script without a confinement",
                 ));
             };
-            let input = match call.input_within(&confinement)? {
+            let mut input = match call.input_within(&confinement)? {
                 Ok(input) => input,
                 Err(ending) => return Ok(outcome(ending, started)),
             };
             let shape = confinement.shape.clone();
+            if let Some(line) = &shape.command_line {
+                let own = line.input(&call.input).map_err(|why| {
+                    Fault::new(Kind::ParameterValidationError, text::printable(&why))
+                })?;
+                input = own.stdin.into_bytes();
+                confinement.per_call.words = own.words;
+            }
             let launchers = self.launchers.clone();
             // Boxed: calls of code are polled inside each other.
             let running: Running<'_> = match (call.session, call.manifest.mcp_tool()) {
@@ -198,6 +205,7 @@ impl Scripts {
             brings: CallInput {
                 source,
                 environment: Some(&variables),
+                words: &per_call.words,
                 files: &per_call.files,
                 inherited: &[],
             },
@@ -205,7 +213,6 @@ impl Scripts {
             secrets: &per_call.secrets,
             limits: &shape.limits,
             clock: Clock::new(began, per_call.timeout_ms),
-                words: &per_call.words,
             events,
             tools: per_call.offer.as_ref().map_or(&[], |offer| &offer.tools),
             traffic: &context.map_or_else(Arc::default, |context| Arc::clone(&context.traffic)),

@@ -201,6 +201,9 @@ pub fn json(decision: &Decision, manifest: &Manifest) -> Value {
         },
         "notDefended": not_defended(decision).collect::<Vec<_>>(),
     });
+    if let Some(line) = &decision.conditions.command_line {
+        report["commandLine"] = json!(line);
+    }
     // Only of a tool that needs an approval.
     if let Some(approval) = approval {
         report["approval"] = approval;

@@ -475,6 +475,10 @@ impl Case<'_> {
                 || stderr.any(|rule| rule == StderrRule::Error),
             text_output: manifest.execution.text_output
                 || self.owners.iter().any(|owner| owner.conditions.text_output),
+            command_line: manifest.execution.command_line.clone().or_else(|| {
+                let mut owners = self.owners.iter();
+                owners.find_map(|owner| owner.conditions.command_line.clone())
+            }),
             context: manifest.execution.context
                 || self.owners.iter().any(|owner| owner.conditions.context),
             ready: None,
@@ -599,6 +603,7 @@ impl Case<'_> {
             observe: conditions.observe,
             stderr_is_error: conditions.stderr_is_error,
             text_output: conditions.text_output,
+            command_line: conditions.command_line.clone(),
             // Of source text only Python's has a shim in which it waits.
             ready: decision
                 .ready()

@@ -8,6 +8,7 @@ use super::shape::{Runtime, Shape, Variable};
 use super::verdict::{Confirm, LimitVerdict, Need, Notes, RequestKind, Verdict};
 use crate::base::text::printable;
 use crate::fault::{Fault, Kind};
+use crate::manifest::CommandLine;
 use crate::policy::grammar::capability::kind;
 use crate::policy::grammar::hosts::risks;
 use crate::policy::grammar::{
@@ -114,6 +115,8 @@ pub struct Conditions {
     pub observe: bool,
     pub stderr_is_error: bool,
     pub text_output: bool,
+    /// How its script gets its arguments, if not as JSON.
+    pub command_line: Option<CommandLine>,
     /// A variable tells the script of its call.
     pub context: bool,
     /// What may be started before calls, or why every call starts cold. `None`: no policy has

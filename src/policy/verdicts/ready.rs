@@ -54,6 +54,8 @@ fn cold(manifest: &Manifest, grants: &Grants, conditions: &Conditions) -> Option
         Some("its secrets depend on the caller")
     } else if script.is_some() && !manifest.calls.is_empty() {
         Some("its code calls tools")
+    } else if conditions.command_line.is_some() {
+        Some("its arguments are on its command line (`execution.input`)")
     } else if conditions.context && !has_shim {
         Some("a variable tells it of its call (`execution.context`), and it has no `entryPoint`")
     } else if !conditions.confirm.is_empty() {

@@ -1,6 +1,6 @@
 //! The shape: the part of a confinement that is the same for every call.
 
-use crate::manifest::Language;
+use crate::manifest::{CommandLine, Language};
 use crate::policy::grammar::{
     ApprovedCode, Area, CallGrant, Grant, McpGrant, Network, PackageGrant, ReadyGrant, SecretGrant,
     SessionGrant,
@@ -154,6 +154,9 @@ pub struct Shape {
     /// Output that is not one JSON value becomes the answer, as text.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub text_output: bool,
+    /// The arguments of a call come as words after the script.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub command_line: Option<CommandLine>,
     /// Processes of this shape may be started before their calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ready: Option<ReadyGrant>,
@@ -197,6 +200,7 @@ impl Shape {
             observe: false,
             stderr_is_error: false,
             text_output: false,
+            command_line: None,
             ready: None,
             sessions: None,
             mcp: None,

@@ -237,6 +237,8 @@ fn conditions(all: &Conditions) -> Value {
         observe,
         stderr_is_error,
         text_output,
+        // The definition says it, which an approval covers.
+        command_line: _,
         context,
         ready,
         sessions,

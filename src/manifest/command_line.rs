@@ -1,0 +1,168 @@
+//! Command lines: how the arguments of a call become the words after its script, for a script that
+//! reads its command line and no JSON.
+
+use super::reader::Reader;
+use super::schema::Schema;
+use crate::base::problem::Code;
+use crate::base::text;
+use serde::Serialize;
+use serde_json::{Map, Value};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Longest word, bytes: MAX_ARG_STRLEN of Linux without the NUL.
+const MAX_WORD_BYTES: usize = 128 * 1024 - 1;
+/// Longest command line, bytes: half of what Linux gives a process whose stack has 8 MiB.
+const MAX_LINE_BYTES: usize = 1 << 20;
+/// What each word takes beside its text: a NUL and a pointer.
+const WORD_COST: usize = 9;
+
+/// `execution.input: "argv"`. Every parameter is in exactly one of these.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CommandLine {
+    /// Parameters and their flags (`--name`, `-n`).
+    pub flags: BTreeMap<String, String>,
+    /// Parameters whose values stand alone, in this order.
+    pub positional: Vec<String>,
+    /// The parameter whose text is read from stdin.
+    pub stdin: Option<String>,
+}
+
+/// What the program of one call gets.
+#[derive(Debug, Default)]
+pub struct CommandInput {
+    pub words: Vec<String>,
+    pub stdin: String,
+}
+
+impl CommandLine {
+    /// `has_line`: whether the tool runs a script that can have a command line.
+    pub(super) fn read(
+        reader: &mut Reader<'_>,
+        has_line: bool,
+        parameters: Option<&Schema>,
+    ) -> Option<CommandLine> {
+        if reader.value["execution"]["input"] != "argv" {
+            return None;
+        }
+        if !has_line {
+            let message = "only a script in Python, Node.js or Bun without `entryPoint` has a \
+                command line: leave this out";
+            reader.error(Code::Schema, "/execution/input", message);
+        }
+        if parameters.is_some_and(|schema| schema.may_hide) {
+            let message = "other users of this machine can read command lines, so no parameter of \
+                such a tool may be secret (x-secret, writeOnly): let the script read it as JSON, \
+                or grant a secret by policy";
+            reader.error(Code::Security, "/execution/input", message);
+        }
+        let mut line = CommandLine {
+            flags: reader.get("/execution/flags").unwrap_or_default(),
+            positional: reader.get("/execution/positional").unwrap_or_default(),
+            stdin: reader.get("/execution/stdin"),
+        };
+        let declared = parameters.and_then(|schema| schema.raw["properties"].as_object());
+        let mut left: BTreeSet<String> = declared
+            .into_iter()
+            .flat_map(|it| it.keys().cloned())
+            .collect();
+        for name in line.names() {
+            if !left.remove(name) {
+                let message = format!(
+                    "'{}' is not a parameter, or has two places: declare it, and name it once",
+                    text::head(name, 80)
+                );
+                reader.error(Code::Schema, "/execution", message);
+            }
+        }
+        let usual = left
+            .into_iter()
+            .map(|name| (name.clone(), format!("--{name}")));
+        line.flags.extend(usual);
+        Some(line)
+    }
+
+    /// The parameters that have a place.
+    fn names(&self) -> impl Iterator<Item = &String> {
+        let alone = self.positional.iter().chain(&self.stdin);
+        self.flags.keys().chain(alone)
+    }
+
+    /// The words and the stdin of one call. A value is never read as a flag: it stands in the word
+    /// of its flag, or after `--`.
+    pub fn input(&self, arguments: &Value) -> Result<CommandInput, String> {
+        let placed = self.names().filter(|name| arguments.get(*name).is_some());
+        if placed.count() < arguments.as_object().map_or(0, Map::len) {
+            return Err("an argument has no place on the command line: leave it out".to_owned());
+        }
+        let mut words = Vec::new();
+        for (name, flag) in &self.flags {
+            match &arguments[name] {
+                Value::Bool(false) => {}
+                Value::Bool(true) => words.push(flag.clone()),
+                value => {
+                    let joint = if flag.len() > 2 { "=" } else { "" };
+                    let texts = texts(value);
+                    if joint.is_empty() && texts.contains(&String::new()) {
+                        return Err(format!(
+                            "'{name}' is empty: give it a value, or leave it out"
+                        ));
+                    }
+                    words.extend(texts.iter().map(|text| format!("{flag}{joint}{text}")));
+                }
+            }
+        }
+        let alone = self.positional.iter().map(|name| texts(&arguments[name]));
+        let alone: Vec<Vec<String>> = alone.collect();
+        if alone
+            .windows(2)
+            .any(|pair| pair[0].is_empty() && !pair[1].is_empty())
+        {
+            let names = self.positional.join(", ");
+            return Err(format!(
+                "these stand in this order: give those in front, too: {names}"
+            ));
+        }
+        let alone = alone.concat();
+        if alone.iter().any(|word| word.starts_with('-')) {
+            words.push("--".to_owned());
+        }
+        words.extend(alone);
+        check(&words)?;
+        let stdin = self.stdin.iter().flat_map(|name| texts(&arguments[name]));
+        Ok(CommandInput {
+            words,
+            stdin: stdin.collect(),
+        })
+    }
+}
+
+/// The texts of a value: one for each entry of a list. What is not a text is written as JSON.
+fn texts(value: &Value) -> Vec<String> {
+    match value {
+        Value::Null => Vec::new(),
+        Value::Array(items) => items.iter().map(plain).collect(),
+        value => vec![plain(value)],
+    }
+}
+
+fn plain(value: &Value) -> String {
+    value
+        .as_str()
+        .map_or_else(|| value.to_string(), str::to_owned)
+}
+
+fn check(words: &[String]) -> Result<(), String> {
+    let is_long = |word: &String| word.len() > MAX_WORD_BYTES;
+    let all: usize = words.iter().map(|word| word.len() + WORD_COST).sum();
+    if all > MAX_LINE_BYTES
+        || words
+            .iter()
+            .any(|word| is_long(word) || word.contains('\0'))
+    {
+        return Err(format!(
+            "the arguments are too long for a command line, or hold a NUL: each may have \
+            {MAX_WORD_BYTES} bytes with its flag, and all together {MAX_LINE_BYTES}"
+        ));
+    }
+    Ok(())
+}

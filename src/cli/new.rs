@@ -2,12 +2,15 @@
 //!
 //! Nothing is overwritten, and which function of a script is meant is never guessed.
 
+mod draft;
+
 use super::refusal::{Exit, Refusal};
 use super::settings::{self, FLAG, Settings};
 use super::{host, words};
 use crate::base::{files, suggest, text};
 use crate::manifest::{self, Language};
 use crate::registry;
+use crate::service::search;
 use anyhow::{Context, anyhow, bail};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat};
@@ -29,9 +32,13 @@ pub struct Args {
     /// An existing script: copy it, and write a manifest for the copy
     #[arg(long, value_name = "FILE")]
     pub script: Option<PathBuf>,
+    /// As --script, and write into the manifest what the script says of its arguments: a function's
+    /// signature, or the options of argparse or click. The script is read, and never run
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["language", "script", "parameters"])]
+    pub from: Option<PathBuf>,
     /// The function of that script that is called with the arguments (else it reads them as JSON
     /// from stdin)
-    #[arg(long, value_name = "FUNCTION", requires = "script")]
+    #[arg(long, value_name = "FUNCTION")]
     pub entry: Option<String>,
     /// One argument of the tool: NAME, NAME:integer, … with `?` at the end if it may be left out;
     /// may be given again
@@ -58,7 +65,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         Refusal::new(Exit::Caller, format!("{error:#}"))
     }
     check_unclaimed(settings, &id(&args).map_err(refuse)?)?;
-    make(&folder, &args, &mut out).map_err(refuse)?;
+    make(settings, &folder, &args, &mut out).map_err(refuse)?;
     words::show(&out);
     // The tool is made: policies that do not load are reported by its first call.
     if let Ok(now) = host::Tools::load(settings)
@@ -102,7 +109,12 @@ fn check_unclaimed(settings: &Settings, id: &str) -> anyhow::Result<()> {
     }
 }
 
-fn make(scripts_folder: &Path, args: &Args, out: &mut dyn Write) -> anyhow::Result<()> {
+fn make(
+    settings: &Settings,
+    scripts_folder: &Path,
+    args: &Args,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
     let id = id(args)?;
     let (namespace, name) = id.split_once(':').unwrap_or(("custom", &id));
     if namespace.eq_ignore_ascii_case(registry::CORE) {
@@ -112,7 +124,11 @@ fn make(scripts_folder: &Path, args: &Args, out: &mut dyn Write) -> anyhow::Resu
         );
     }
     let parameters = Parameter::read(&args.parameters)?;
-    let (file, source, document) = match &args.script {
+    let script = args.script.as_ref().or(args.from.as_ref());
+    if args.entry.is_some() && script.is_none() {
+        bail!("--entry names a function of a script: give that with --script or --from");
+    }
+    let (file, source, mut document) = match script {
         Some(script) => from_script(&id, name, script, args.entry.as_deref(), &parameters)?,
         None => from_template(
             &id,
@@ -121,6 +137,10 @@ fn make(scripts_folder: &Path, args: &Args, out: &mut dyn Write) -> anyhow::Resu
             &parameters,
         )?,
     };
+    let mut notes = String::new();
+    if args.from.is_some() {
+        notes = draft::add(settings, &source, args.entry.as_deref(), &mut document)?;
+    }
     let [made, manifest] = write(scripts_folder, name, &file, &source, &document)?;
     writeln!(
         out,
@@ -152,7 +172,7 @@ fn make(scripts_folder: &Path, args: &Args, out: &mut dyn Write) -> anyhow::Resu
              one."
         )?;
     }
-    if args.script.is_some() || !parameters.is_empty() {
+    if script.is_some() || !parameters.is_empty() {
         writeln!(
             out,
             "For a model, write into the manifest what the tool does (`description`, also of each \
@@ -164,6 +184,15 @@ fn make(scripts_folder: &Path, args: &Args, out: &mut dyn Write) -> anyhow::Resu
     } else {
         "text='hello world'".to_owned()
     };
+    let drafted = manifest::read(document.to_string().as_bytes()).ok();
+    let drafted = drafted.filter(|_| args.from.is_some());
+    let sample = drafted.and_then(|(manifest, _)| search::sample(&manifest));
+    let example = sample.map_or(example, |input| {
+        format!("--input {}", words::quote(&input.to_string()))
+    });
+    if !notes.is_empty() {
+        writeln!(out, "Not taken over: {notes}.")?;
+    }
     let next = words::command(&format!("call {id} {example}"));
     let audit = words::command(&format!("audit {id}"));
     writeln!(out, "Next: {next}\nWhat it may touch: {audit}")?;

@@ -5,6 +5,7 @@ mod audit;
 mod call;
 mod check;
 mod diff;
+mod draft;
 mod hostile;
 mod mcp_install;
 mod new;

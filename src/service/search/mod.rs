@@ -12,6 +12,7 @@ use crate::base::{lock, text};
 use crate::executor::{self, Ending, Executor, Outcome};
 use crate::registry::Tool;
 pub use index::{Hit, SearchIndex};
+pub use sample::input as sample;
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};

@@ -1,0 +1,279 @@
+//! `new --from`: the manifest says what the script says, the tool works, and the script is never run.
+
+use crate::prelude::*;
+
+const RESIZE: &str = r#"from typing import Literal, Optional
+LEVEL = 3
+
+def resize(path: str, width: int = 100, mode: Literal["fit", "fill"] = "fit",
+           tags: Optional[list[str]] = None, *, level=LEVEL) -> dict:
+    """Resizes a picture.
+
+    Keeps its ratio.
+
+    Args:
+        path: The picture's
+            file.
+        width (int): How wide it becomes.
+    Returns:
+        What was done.
+    """
+    return {"path": path, "width": width, "mode": mode, "tags": tags, "level": level}
+
+def _helper(options):
+    options.add_argument("--headless")
+"#;
+
+const COUNT: &str = r#"import argparse, json
+KINDS = ("lines", "words")
+parser = argparse.ArgumentParser(description="Counts what a text has.")
+parser.add_argument("text", help="The text.")
+parser.add_argument("more", nargs="*")
+parser.add_argument("-n", "--least", type=int, default=1, help="At least so long (%(default)s).")
+parser.add_argument("-v", action="store_true")
+parser.add_argument("--kind", choices=KINDS, default="words")
+parser.add_argument("--no-color", dest="color", action="store_false")
+parser.add_argument("--tag", action="append")
+parser.add_argument("--many", nargs="+")
+if __name__ == "__main__":
+    print(json.dumps(vars(parser.parse_args())))
+"#;
+
+const CLICK: &str = r#"import click
+
+@click.command()
+@click.option("--count", "-c", default=1, type=int, help="How often.")
+@click.option("--kind", type=click.Choice(["x", "y"]), required=True)
+@click.option("--shout/--no-shout", default=False)
+@click.argument("name")
+def hello(count, kind, shout, name):
+    """Greets somebody."""
+"#;
+
+const TYPES: &str = r#"interface Options {
+  /** How wide it becomes. */
+  width: number;
+  mode?: "fit" | "fill";
+  tags: string[];
+  inner: { a: string };
+}
+
+/**
+ * Resizes a picture.
+ *
+ * @param input.tags - Words for it.
+ */
+export async function resize({ width, mode = "fit", tags, inner }: Options): Promise<object> {
+  return { width, mode, tags, inner };
+}
+"#;
+
+const JSDOC: &str = "/**\n * Adds numbers.\n * @param {object} input\n * @param {number} input.a - The first.\n \
+    * @param {number} [input.b] - The second.\n */\nexport const add = async ({ a, b = 2 }) => ({ sum: a + b });\n";
+
+/// Drafts a tool, and returns its manifest.
+fn drafted(playground: &Playground, name: &str, file: &str, text: &str) -> Value {
+    fs::write(playground.path(file), text).unwrap();
+    playground.settle();
+    let file = playground.path(file).display().to_string();
+    let made = playground.cli(&["new", name, "--from", &file]);
+    assert_eq!(made.code, Some(0), "{made:?}");
+    playground.settle();
+    let manifest = playground.path(&format!("user_scripts/{name}/{name}.tool.json"));
+    let mut manifest: Value = serde_json::from_slice(&fs::read(&manifest).unwrap()).unwrap();
+    manifest["said"] = json!(made.text());
+    manifest
+}
+
+#[test]
+fn a_python_function_and_the_options_of_a_command_become_tools_that_work() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let resize = drafted(&playground, "resize", "resize.py", RESIZE);
+    assert_eq!(
+        resize["description"],
+        "Resizes a picture.\n\nKeeps its ratio."
+    );
+    assert_eq!(
+        resize["parameters"],
+        json!({"type": "object", "required": ["path"], "additionalProperties": false, "properties": {
+            "path": {"type": "string", "description": "The picture's file."},
+            "width": {"type": "integer", "default": 100, "description": "How wide it becomes."},
+            "mode": {"enum": ["fit", "fill"], "default": "fit"},
+            "tags": {"type": "array", "items": {"type": "string"}},
+            "level": {"default": 3}}})
+    );
+    let answer = playground.call("custom:resize", "{\"path\": \"a\"}");
+    assert_eq!(answer.out["outputData"]["level"], 3, "{answer:?}");
+    let count = drafted(&playground, "count", "count.py", COUNT);
+    assert_eq!(count["description"], "Counts what a text has.");
+    assert!(
+        count["said"]
+            .as_str()
+            .unwrap()
+            .contains("Not taken over: --many"),
+        "{count}"
+    );
+    let properties = &count["parameters"]["properties"];
+    assert_eq!(
+        properties["least"],
+        json!({"type": "integer", "default": 1, "description": "At least so long (1)."})
+    );
+    assert_eq!(
+        properties["kind"],
+        json!({"enum": ["lines", "words"], "default": "words"})
+    );
+    let input = json!({"text": "-v", "more": ["b"], "v": true, "no-color": true, "tag": ["t", "-u"], "least": 2});
+    let answer = playground.call("custom:count", &input.to_string());
+    assert_eq!(
+        answer.out["outputData"],
+        json!({"text": "-v", "more": ["b"], "least": 2, "v": true, "kind": "words", "color": false, "tag": ["t", "-u"], "many": null}),
+        "{answer:?}"
+    );
+    // The command that is printed next works, too.
+    let said = count["said"].as_str().unwrap();
+    let next = said
+        .lines()
+        .find_map(|line| line.strip_prefix("Next: "))
+        .unwrap();
+    let next = next.replacen("toolhost", &binary().display().to_string(), 1);
+    let mut shell = playground.outside("/bin/sh");
+    shell.env("XDG_STATE_HOME", playground.path("state"));
+    shell.args(["-c", &format!("{next} --json")]);
+    let ended = finish(shell, b"");
+    assert_eq!(ended.out["outputData"]["text"], "text", "{ended:?}");
+    let click = drafted(&playground, "hello", "hello.py", CLICK);
+    assert_eq!(click["description"], "Greets somebody.");
+    assert_eq!(click["execution"]["positional"], json!(["name"]));
+    assert_eq!(click["parameters"]["required"], json!(["kind", "name"]));
+    assert_eq!(
+        click["parameters"]["properties"]["shout"],
+        json!({"type": "boolean"})
+    );
+    assert_eq!(
+        click["parameters"]["properties"]["kind"],
+        json!({"enum": ["x", "y"]})
+    );
+    let checked = playground.cli(&["check"]);
+    assert_eq!(checked.code, Some(0), "{checked:?}");
+}
+
+#[test]
+fn types_and_jsdoc_become_parameters() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    if has("nodejs", 1) {
+        let add = drafted(&playground, "add", "add.mjs", JSDOC);
+        assert_eq!(add["description"], "Adds numbers.");
+        assert_eq!(
+            add["parameters"],
+            json!({"type": "object", "required": ["a"], "additionalProperties": false, "properties": {
+                "a": {"type": "number", "description": "The first."},
+                "b": {"type": "number", "description": "The second."}}})
+        );
+        playground.expect("custom:add", "{\"a\": 1}", "ok {\"sum\": 3}");
+    }
+    if has("bun", 1) {
+        let resize = drafted(&playground, "size", "size.ts", TYPES);
+        assert_eq!(resize["description"], "Resizes a picture.");
+        assert_eq!(
+            resize["parameters"]["required"],
+            json!(["width", "tags", "inner"])
+        );
+        assert_eq!(
+            resize["parameters"]["properties"],
+            json!({
+                "width": {"type": "number", "description": "How wide it becomes."}, "mode": {"enum": ["fit", "fill"]},
+                "tags": {"type": "array", "items": {"type": "string"}, "description": "Words for it."},
+                "inner": {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}})
+        );
+        let input = json!({"width": 1, "tags": [], "inner": {"a": "b"}});
+        let answer = playground.call("custom:size", &input.to_string());
+        assert_eq!(answer.out["outputData"]["mode"], "fit", "{answer:?}");
+    }
+}
+
+/// It would leave a file, and end whatever imports it.
+#[test]
+fn the_script_is_never_run() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    fs::create_dir(playground.path("marks")).unwrap();
+    for (file, program, runs) in [
+        (
+            "plants.py",
+            PYTHON,
+            "import os\nopen(MARK, 'w').close()\nos._exit(7)\ndef plants(a: int):\n    return a\n",
+        ),
+        (
+            "plants.cjs",
+            "node",
+            "require('fs').writeFileSync(MARK, '');\nprocess.exit(7);\nfunction plants({ a }) {}\nmodule.exports = { plants };\n",
+        ),
+    ] {
+        let Some(program) = found(program) else {
+            continue;
+        };
+        let mark = playground.path(&format!("marks/{file}"));
+        let text = runs.replace("MARK", &format!("{:?}", mark.display().to_string()));
+        let name = file.replace('.', "-");
+        let manifest = drafted(&playground, &name, file, &text);
+        assert!(
+            manifest["parameters"]["properties"]["a"].is_object(),
+            "{manifest}"
+        );
+        assert!(!mark.exists(), "{file} was run");
+        // The control: whoever runs it sees the file, and its end.
+        let mut control = Command::new(program);
+        control.arg(playground.path(file));
+        assert_eq!(control.status().unwrap().code(), Some(7));
+        assert!(mark.exists(), "{file}");
+    }
+}
+
+#[test]
+fn what_cannot_be_read_is_refused_and_nothing_is_made() {
+    let host = host();
+    let deep = format!(
+        "def f(a): return {}1{}\n",
+        "(".repeat(5000),
+        ")".repeat(5000)
+    );
+    let long = format!("def f(a): pass\n{}", "# x\n".repeat(2_600_000));
+    let nested = format!(
+        "def f(a: {}int{}): pass\n",
+        "list[".repeat(150),
+        "]".repeat(150)
+    );
+    for (file, text, why) in [
+        ("deep.py", deep.as_bytes(), ""),
+        ("long.py", long.as_bytes(), "larger than"),
+        ("nested.py", nested.as_bytes(), ""),
+        ("bytes.py", b"def f(a): pass # \xff\n", "not UTF-8"),
+        ("broken.py", b"def f(:\n", "line 1"),
+        (
+            "several.py",
+            b"def f(a): pass\ndef g(a): pass\n",
+            "it has: f, g",
+        ),
+        ("none.py", b"print(1)\n", "it has: none"),
+        (
+            "groups.py",
+            b"import argparse\np = argparse.ArgumentParser()\np.add_subparsers()\n",
+            "subcommands",
+        ),
+        (
+            "two.mjs",
+            b"export function f(a, b) {}\n",
+            "takes several arguments",
+        ),
+        ("words.txt", b"x", "ending"),
+        ("m.wat", b"(module)", "use --script"),
+    ] {
+        let file = host.put(file, text);
+        let (code, _, err) = host.run(&["new", "x", "--from", &file]);
+        assert!(code == 2 && err.contains(why), "{file}: {code} {err}");
+        assert!(!host.path("user_scripts/x").exists(), "{file}");
+    }
+    // The control: one function of several.
+    let file = host.put("several.py", "def f(a): pass\ndef g(b): pass\n");
+    let (code, _, err) = host.run(&["new", "x", "--from", &file, "--entry", "g"]);
+    assert_eq!(code, 0, "{err}");
+}

@@ -1,5 +1,6 @@
 //! `check`: every manifest and policy: what is wrong, where, and how to fix it.
 
+mod advice;
 mod python;
 mod refused;
 mod typos;
@@ -36,6 +37,9 @@ pub struct Args {
     /// Advice: to find nothing proves nothing, the confinement is what holds
     #[arg(long)]
     pub hints: bool,
+    /// Name descriptions that tell a model too little, and tools without examples
+    #[arg(long)]
+    pub advice: bool,
 }
 
 /// One file with everything found about it.
@@ -175,6 +179,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     let Found { mut files, scripts } = look(&registry, settings, &paths, rules, stricter);
     let launchers = Arc::new(launchers);
     python::check(&launchers, scripts, args.hints, &mut files)?;
+    advise(&args, &registry, &mut files);
     if !args.paths.is_empty() && paths.is_empty() {
         // Only policies were named: the tools were loaded to compare the policies with, and are not
         // reported.
@@ -240,6 +245,12 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         Exit::Ok
     }
     .into())
+}
+
+fn advise(args: &Args, registry: &registry::Registry, files: &mut [File]) {
+    if args.advice {
+        advice::add(&registry.snapshot(), files);
+    }
 }
 
 /// The policy files of a path with their problems, one entry for each file.

@@ -1,5 +1,6 @@
 //! The command line, one file for each group of verbs.
 
+mod advice;
 mod allow;
 mod audit;
 mod call;

@@ -1,0 +1,54 @@
+//! `check --advice`: what of a manifest tells a model too little.
+
+use crate::base::json::escape_segment;
+use crate::manifest::{Code, Manifest, Problem, Severity};
+use crate::registry::{self, FileReport};
+
+/// A description of fewer words says too little.
+const FEW_WORDS: usize = 4;
+
+/// Adds advice to the reports of tools that lack something.
+pub fn add(snapshot: &registry::Snapshot, files: &mut [FileReport]) {
+    for tool in snapshot.list(&registry::Filter::default()) {
+        let place = &tool.site.manifest;
+        let Some(file) = files.iter_mut().find(|file| file.path == *place) else {
+            continue;
+        };
+        if tool.manifest.mcp_server().is_some() {
+            continue;
+        }
+        let mut found = weak(&tool.manifest);
+        registry::locate(&mut found, place);
+        file.problems.extend(found);
+    }
+}
+
+fn note(pointer: &str, message: &str) -> Problem {
+    Problem::new(Severity::Note, Code::Schema, pointer, message)
+}
+
+fn weak(manifest: &Manifest) -> Vec<Problem> {
+    let parameters = manifest.raw["parameters"]["properties"].as_object();
+    let parameters = parameters.into_iter().flatten();
+    let mut described = vec![(String::new(), &manifest.raw)];
+    described.extend(parameters.map(|(name, schema)| {
+        let pointer = format!("/parameters/properties/{}", escape_segment(name));
+        (pointer, schema)
+    }));
+    let mut found = Vec::new();
+    for (pointer, value) in described {
+        let about = value["description"].as_str().unwrap_or_default();
+        if about.split_whitespace().count() < FEW_WORDS {
+            let message = "advice: let `description` tell a model what this is for, in which form \
+                or unit, and what comes of it";
+            found.push(note(&pointer, message));
+        }
+    }
+    if manifest.examples.is_empty() {
+        found.push(note(
+            "",
+            "advice: `examples` is empty: add a call that works",
+        ));
+    }
+    found
+}

@@ -1,6 +1,7 @@
 //! `check`: every manifest and policy: what is wrong, where, and how to fix it.
 
 mod advice;
+mod proposals;
 mod python;
 mod refused;
 mod typos;
@@ -37,7 +38,8 @@ pub struct Args {
     /// Advice: to find nothing proves nothing, the confinement is what holds
     #[arg(long)]
     pub hints: bool,
-    /// Name descriptions that tell a model too little, and tools without examples
+    /// Name descriptions that say too little, and what lacks examples. The program of `[advice]` in
+    /// the configuration is asked for better texts, which are shown and never applied
     #[arg(long)]
     pub advice: bool,
 }
@@ -179,7 +181,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     let Found { mut files, scripts } = look(&registry, settings, &paths, rules, stricter);
     let launchers = Arc::new(launchers);
     python::check(&launchers, scripts, args.hints, &mut files)?;
-    advise(&args, &registry, &mut files);
+    advise(settings, &args, &registry, &mut files)?;
     if !args.paths.is_empty() && paths.is_empty() {
         // Only policies were named: the tools were loaded to compare the policies with, and are not
         // reported.
@@ -247,10 +249,18 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     .into())
 }
 
-fn advise(args: &Args, registry: &registry::Registry, files: &mut [File]) {
+fn advise(
+    settings: &Settings,
+    args: &Args,
+    registry: &registry::Registry,
+    files: &mut [File],
+) -> anyhow::Result<()> {
+    let program = settings.config.advice.as_ref();
+    let command = program.map(|program| &*program.command);
     if args.advice {
-        advice::add(&registry.snapshot(), files);
+        advice::add(command, &registry.snapshot(), files)?;
     }
+    Ok(())
 }
 
 /// The policy files of a path with their problems, one entry for each file.

@@ -153,8 +153,8 @@ fn protected_files(settings: &Settings) -> impl Iterator<Item = PathBuf> {
         .chain(std::env::current_exe())
         .collect();
     found.extend(settings.configs.clone());
-    let alerts = settings.config.alerts.iter();
-    let words = alerts.flat_map(|alerts| alerts.command.iter().map(PathBuf::from));
+    let programs = settings.config.programs();
+    let words = programs.flat_map(|(_, command)| command.iter().map(PathBuf::from));
     found.extend(words.filter(|word| word.is_absolute()));
     found.extend(settings.indexes.iter().flat_map(|index| index.files()));
     found.extend(

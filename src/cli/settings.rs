@@ -134,8 +134,17 @@ pub struct Config {
     traces: Traces,
     artifacts: ArtifactsConfig,
     pub alerts: Option<AlertSettings>,
+    pub advice: Option<AdviceConfig>,
     broker: Vec<brokers::BrokerConfig>,
     model: Option<model::ModelConfig>,
+}
+
+/// `[advice]`: who proposes better texts for manifests.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AdviceConfig {
+    /// The path of a program, and its arguments.
+    pub command: Vec<String>,
 }
 
 /// `log = "LEVEL"`, or `[log]`.
@@ -522,14 +531,26 @@ impl Sources<'_> {
     }
 }
 
+impl Config {
+    /// The operator's programs that this host runs: the table of each, and its words.
+    pub fn programs(&self) -> impl Iterator<Item = (&str, &[String])> {
+        let alerts = self.alerts.iter().map(|it| ("alerts", &*it.command));
+        let advice = self.advice.iter().map(|it| ("advice", &*it.command));
+        alerts.chain(advice)
+    }
+}
+
 /// What of a config file cannot be used.
 fn check(config: &Config) -> Result<(), String> {
     for word in &config.capabilities {
         crate::policy::offerable(word).map_err(|why| format!("capabilities: {why}"))?;
     }
-    let mut programs = config.alerts.iter().map(|alerts| alerts.command.first());
-    if programs.any(|path| path.is_none_or(|path| !path.starts_with('/'))) {
-        return Err("[alerts] command: begin with the absolute path of a program".to_owned());
+    for (table, command) in config.programs() {
+        if command.first().is_none_or(|path| !path.starts_with('/')) {
+            return Err(format!(
+                "[{table}] command: begin with the absolute path of a program"
+            ));
+        }
     }
     Ok(())
 }

@@ -25,7 +25,7 @@ mod exposition;
 mod files;
 mod found;
 mod grant_advice;
-mod helper_program;
+pub mod helper_program;
 pub mod ledger;
 mod left_files;
 mod lists;

@@ -1,4 +1,5 @@
-//! `check --advice` names what tells a model too little.
+//! `check --advice` names what tells a model too little, shows what the operator's program proposes,
+//! and changes nothing.
 
 use crate::prelude::*;
 
@@ -50,4 +51,54 @@ fn descriptions_that_say_too_little_are_named() {
     assert!(pointers("good.tool.json").is_empty());
     // Without the flag nothing of it is said.
     assert!(!host.json(&["check"]).to_string().contains("advice: "));
+}
+
+#[test]
+fn what_the_operators_program_proposes_is_shown_and_never_applied() {
+    let host = host();
+    text_tool(&host, "custom:weak", "Adds.", "A number.", json!([]));
+    // What it prints is data: a text that would colour a terminal is shown, and a pointer may lead nowhere.
+    let answer = json!({"/description": "Adds one.\u{1b}[31m\nok", "/none/x": 1, "/examples": [{"input": {"n": 2}}]});
+    let file = host.path("user_scripts/weak/weak.tool.json");
+    let before = fs::read(&file).unwrap();
+    let got = host.path("got").display().to_string();
+    for (script, wanted) in [
+        (
+            format!("#!/bin/sh\ncat > {got}\nprintf '%s' '{answer}'\n"),
+            "proposed: /description: - \"Adds.\" + \"Adds one.",
+        ),
+        (
+            "#!/bin/sh\nexit 3\n".to_owned(),
+            "[advice] command: it ended with",
+        ),
+        ("#!/bin/sh\necho nothing\n".to_owned(), "[advice] command: "),
+        (
+            "#!/bin/sh\nhead -c 200000 /dev/zero\n".to_owned(),
+            "prints more than",
+        ),
+    ] {
+        let program = host.put("propose", script);
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        host.put(
+            "config/toolhost/config.toml",
+            format!("[advice]\ncommand = [{program:?}]\n"),
+        );
+        let (code, said, err) = host.run(&["check", "--advice"]);
+        assert!(code == 0 && said.contains(wanted), "{wanted}: {said}{err}");
+        assert!(!said.contains('\u{1b}'), "{said:?}");
+        assert_eq!(fs::read(&file).unwrap(), before);
+    }
+    // It got the manifest and the advice, of the weak tool only.
+    let got: Value = serde_json::from_slice(&fs::read(got).unwrap()).unwrap();
+    assert_eq!(got["manifest"]["toolId"], "custom:weak");
+    assert!(got["advice"].as_array().unwrap().len() >= 3, "{got}");
+    host.put(
+        "config/toolhost/config.toml",
+        "[advice]\ncommand = [\"relative\"]\n",
+    );
+    let (code, _, err) = host.run(&["check", "--advice"]);
+    assert!(
+        code != 0 && err.contains("[advice] command: begin with the absolute path"),
+        "{err}"
+    );
 }

@@ -1,14 +1,22 @@
 //! `check --advice`: what of a manifest tells a model too little.
 
+use super::proposals::proposals;
 use crate::base::json::escape_segment;
+use crate::cli::process;
 use crate::manifest::{Code, Manifest, Problem, Severity};
 use crate::registry::{self, FileReport};
 
 /// A description of fewer words says too little.
 const FEW_WORDS: usize = 4;
 
-/// Adds advice to the reports of tools that lack something.
-pub fn add(snapshot: &registry::Snapshot, files: &mut [FileReport]) {
+/// Adds advice to the reports of tools that lack something. `command`: the operator's program,
+/// which proposes better texts.
+pub fn add(
+    command: Option<&[String]>,
+    snapshot: &registry::Snapshot,
+    files: &mut [FileReport],
+) -> anyhow::Result<()> {
+    let threads = process::single_threaded_runtime()?;
     for tool in snapshot.list(&registry::Filter::default()) {
         let place = &tool.site.manifest;
         let Some(file) = files.iter_mut().find(|file| file.path == *place) else {
@@ -18,9 +26,13 @@ pub fn add(snapshot: &registry::Snapshot, files: &mut [FileReport]) {
             continue;
         }
         let mut found = weak(&tool.manifest);
+        if let Some(command) = command.filter(|_| !found.is_empty()) {
+            found.extend(threads.block_on(proposals(command, &tool.manifest.raw, &found)));
+        }
         registry::locate(&mut found, place);
         file.problems.extend(found);
     }
+    Ok(())
 }
 
 fn note(pointer: &str, message: &str) -> Problem {

@@ -3,6 +3,7 @@
 //! Nothing is overwritten, and which function of a script is meant is never guessed.
 
 mod draft;
+mod edit;
 
 use super::refusal::{Exit, Refusal};
 use super::settings::{self, FLAG, Settings};
@@ -36,6 +37,9 @@ pub struct Args {
     /// signature, or the options of argparse or click. The script is read, and never run
     #[arg(long, value_name = "FILE", conflicts_with_all = ["language", "script", "parameters"])]
     pub from: Option<PathBuf>,
+    /// Ask for each field of this tool's manifest, check the answers, and write it when all are given
+    #[arg(long, conflicts_with_all = ["language", "script", "from", "entry", "parameters"])]
+    pub edit: bool,
     /// The function of that script that is called with the arguments (else it reads them as JSON
     /// from stdin)
     #[arg(long, value_name = "FUNCTION")]
@@ -64,7 +68,19 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     fn refuse(error: anyhow::Error) -> Refusal {
         Refusal::new(Exit::Caller, format!("{error:#}"))
     }
-    check_unclaimed(settings, &id(&args).map_err(refuse)?)?;
+    let id = id(&args).map_err(refuse)?;
+    if args.edit {
+        let place = manifest_of(settings, &id)?;
+        let unknown = || {
+            Refusal::new(
+                Exit::Caller,
+                format!("no manifest that loads has the id {id}"),
+            )
+        };
+        edit::run(&place.ok_or_else(unknown)?).map_err(refuse)?;
+        return Ok(Exit::Ok.into());
+    }
+    check_unclaimed(settings, &id)?;
     make(settings, &folder, &args, &mut out).map_err(refuse)?;
     words::show(&out);
     // The tool is made: policies that do not load are reported by its first call.
@@ -88,22 +104,22 @@ fn id(args: &Args) -> anyhow::Result<String> {
     }
 }
 
-/// A second file with the same id would disable both.
-fn check_unclaimed(settings: &Settings, id: &str) -> anyhow::Result<()> {
+/// The manifest that has an id.
+fn manifest_of(settings: &Settings, id: &str) -> anyhow::Result<Option<PathBuf>> {
     let files = registry::DirectToolLoader::new(settings.tools.clone(), settings.scripts.clone());
     let found = registry::Source::discover(&files).map_err(|why| Refusal::new(Exit::Host, why))?;
-    match found
-        .tools
-        .iter()
-        .find(|tool| tool.manifest.id.eq_ignore_ascii_case(id))
-    {
+    let mut tools = found.tools.iter();
+    let tool = tools.find(|tool| tool.manifest.id.eq_ignore_ascii_case(id));
+    Ok(tool.map(|tool| tool.site.manifest.clone()))
+}
+
+/// A second file with the same id would disable both.
+fn check_unclaimed(settings: &Settings, id: &str) -> anyhow::Result<()> {
+    match manifest_of(settings, id)? {
         None => Ok(()),
-        Some(tool) => {
-            let place = text::path(&tool.site.manifest);
-            let message = format!(
-                "{place} has the id {} already: choose another name",
-                tool.manifest.id
-            );
+        Some(place) => {
+            let place = text::path(&place);
+            let message = format!("{place} has the id {id} already: choose another name");
             Err(Refusal::new(Exit::Caller, message).into())
         }
     }

@@ -3,7 +3,7 @@
 
 use crate::prelude::*;
 
-fn text_tool(host: &Host, id: &str, description: &str, about: &str, examples: Value) {
+pub fn text_tool(host: &Host, id: &str, description: &str, about: &str, examples: Value) {
     let parameters =
         json!({"type": "object", "properties": {"n": {"type": "integer", "description": about}}});
     let all = json!({"description": description, "parameters": parameters, "examples": examples});

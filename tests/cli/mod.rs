@@ -7,6 +7,7 @@ mod call;
 mod check;
 mod diff;
 mod draft;
+mod edit;
 mod hostile;
 mod mcp_install;
 mod new;

@@ -1,0 +1,80 @@
+//! `new --edit`: walks through the fields of a manifest and checks each as it is given. The file is
+//! written once, when all were answered.
+
+use crate::base::json::{self, Dialect, escape_segment};
+use crate::base::text;
+use crate::cli::words;
+use crate::manifest;
+use anyhow::{Context, anyhow, bail};
+use serde_json::{Value, json};
+use std::io::{BufRead, Read};
+use std::path::Path;
+
+/// Longest answer, bytes.
+const MAX_ANSWER_BYTES: u64 = 64 << 10;
+
+pub fn run(path: &Path) -> anyhow::Result<()> {
+    let before = std::fs::read_to_string(path)?;
+    let document = json::parse(before.as_bytes(), Dialect::Strict)
+        .map_err(|_| anyhow!("its comments would be lost: edit it by hand"))?;
+    let mut value = document.value;
+    let parameters = value.pointer_mut("/parameters/properties");
+    let parameters = parameters.and_then(Value::as_object_mut);
+    for schema in parameters.into_iter().flat_map(|all| all.values_mut()) {
+        if let Some(members) = schema.as_object_mut() {
+            members.entry("description").or_insert(json!(""));
+        }
+    }
+    let mut pointers = Vec::new();
+    fields(&value, String::new(), &mut pointers);
+    for pointer in pointers {
+        ask(&mut value, &pointer)?;
+    }
+    if std::fs::read_to_string(path)? != before {
+        bail!("it was changed meanwhile, so nothing was written");
+    }
+    words::write_file(path, &format!("{value:#}\n"), true)?;
+    words::say("Written.");
+    Ok(())
+}
+
+/// The pointers of all values that hold no others by name.
+fn fields(value: &Value, at: String, pointers: &mut Vec<String>) {
+    match value.as_object().filter(|members| !members.is_empty()) {
+        Some(members) => members.iter().for_each(|(name, member)| {
+            fields(member, format!("{at}/{}", escape_segment(name)), pointers);
+        }),
+        None => pointers.push(at),
+    }
+}
+
+/// Asks for one field until its answer fits.
+fn ask(manifest: &mut Value, pointer: &str) -> anyhow::Result<()> {
+    loop {
+        let old = manifest.pointer(pointer).context("a field")?;
+        let question = format!("{pointer}: {old} (Enter keeps it)");
+        words::say(&text::printable(&question));
+        let mut answer = String::new();
+        let mut input = std::io::stdin().lock().take(MAX_ANSWER_BYTES);
+        input.read_line(&mut answer)?;
+        if !answer.ends_with('\n') {
+            bail!("the answers ended at {pointer}, so nothing was written");
+        }
+        let answer = answer.trim();
+        if answer.is_empty() {
+            return Ok(());
+        }
+        // What is not a text is given as JSON.
+        let read = serde_json::from_str(answer).ok();
+        let new = read.filter(|_| !old.is_string()).unwrap_or(json!(answer));
+        let mut changed = manifest.clone();
+        *changed.pointer_mut(pointer).context("a field")? = new;
+        match manifest::read(changed.to_string().as_bytes()) {
+            Ok(_) => {
+                *manifest = changed;
+                return Ok(());
+            }
+            Err(problems) => words::note(&problems[0].message),
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! `new --edit`: each field is asked for and checked, and the file is written once, at the end.
+
+use super::advice::text_tool;
+use crate::prelude::*;
+
+#[test]
+fn each_field_is_asked_for_checked_and_written_at_the_end() {
+    let host = host();
+    text_tool(&host, "custom:weak", "Adds.", "A number.", json!([]));
+    let file = host.path("user_scripts/weak/weak.tool.json");
+    let before = fs::read_to_string(&file).unwrap();
+    let edit = |answers: &str| {
+        finish(
+            {
+                let mut command = host.process();
+                command.args(["new", "weak", "--edit"]);
+                command
+            },
+            answers.as_bytes(),
+        )
+    };
+    // The fields, as it asks for them when each is kept.
+    let kept = edit(&"\n".repeat(40));
+    assert_eq!(kept.code, Some(0), "{kept:?}");
+    assert_eq!(fs::read_to_string(&file).unwrap().trim(), before.trim());
+    let asked: Vec<String> = kept
+        .text()
+        .lines()
+        .filter_map(|line| Some(line.split_once(": ")?.0.to_owned()))
+        .collect();
+    assert!(
+        asked.contains(&"/parameters/properties/n/description".to_owned()),
+        "{asked:?}"
+    );
+    let answers = |say: &dyn Fn(&str) -> &'static str| -> String {
+        asked.iter().map(|field| say(field)).collect()
+    };
+    // A bad answer is refused and asked again; one that ends early writes nothing.
+    let changes = answers(&|field| match field {
+        "/description" => "\u{1b}[1mAdds two whole numbers.\n",
+        "/version" => "1.0\n1.2.0\n",
+        "/parameters/properties/n/type" => "int\nnumber\n",
+        "/examples" => "[{\"input\": \"x\"\n[{\"description\": \"d\", \"input\": {\"n\": 1}}]\n",
+        _ => "\n",
+    });
+    let ended = edit(
+        changes
+            .rsplit_once('\n')
+            .unwrap()
+            .0
+            .rsplit_once('\n')
+            .unwrap()
+            .0,
+    );
+    assert!(
+        ended.code == Some(2) && ended.stderr.contains("nothing was written"),
+        "{ended:?}"
+    );
+    assert_eq!(fs::read_to_string(&file).unwrap().trim(), before.trim());
+    let ended = edit(&changes);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.stderr.contains("three numbers"), "{ended:?}");
+    let after: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    assert_eq!(after["version"], "1.2.0");
+    assert_eq!(after["parameters"]["properties"]["n"]["type"], "number");
+    assert_eq!(after["examples"][0]["input"]["n"], 1);
+    assert!(
+        after["description"]
+            .as_str()
+            .unwrap()
+            .ends_with("Adds two whole numbers.")
+    );
+    assert_eq!(after["toolId"], "custom:weak");
+    // What would be lost is not touched.
+    fs::write(&file, format!("// mine\n{before}")).unwrap();
+    let ended = edit(&"\n".repeat(40));
+    assert!(
+        ended.code == Some(2) && ended.stderr.contains("edit it by hand"),
+        "{ended:?}"
+    );
+    let unknown = host.run(&["new", "none", "--edit"]);
+    assert!(
+        unknown.0 == 2 && unknown.2.contains("no manifest that loads"),
+        "{unknown:?}"
+    );
+}

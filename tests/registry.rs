@@ -344,11 +344,14 @@ fn refresh_replaces_or_keeps_everything() {
     }
     registry.refresh_source("files").unwrap();
     assert_eq!(registry.snapshot().warnings, [""; 0]);
+    let counted = |id: String, kind: &str, tools: usize| json!({"id": id, "kind": kind, "tools": tools, "skipped": 0});
+    let folder = |name: &str| world.path(name).display().to_string();
     let sources = [
-        ("builtin".to_owned(), registry::BUILTIN_FILES.len()),
-        ("files".to_owned(), 2),
+        counted(folder("tool-defs"), "folder", 2),
+        counted(folder("user_scripts"), "folder", 0),
+        counted("builtin".into(), "program", registry::BUILTIN_FILES.len()),
     ];
-    assert_eq!(registry.snapshot().sources, sources);
+    assert_eq!(registry.snapshot().sources(), sources);
 }
 
 /// A manifest in the middle of an edit leaves its tool as it was; one that was never good, or went,

@@ -4,6 +4,7 @@
 use crate::http::{Web, caller, served_to, write_callers};
 use crate::prelude::*;
 use serde_json::Map;
+use std::collections::HashMap;
 use toolhost::manifest::Manifest;
 use toolhost::registry::Tool;
 use toolhost::service::search::SearchIndex;
@@ -262,7 +263,7 @@ fn only_mcp_clients_name_a_tool_in_arguments() {
 fn usage_is_kept_and_orders_equal_hits_for_its_caller() {
     let (playground, web, [agent, boss]) = served_to(["agent", "boss"], |playground| {
         let script = "import json, sys\nprint(json.dumps(json.load(sys.stdin)['n'] / 1))\n";
-        for id in ["one:halve", "two:halve"] {
+        for id in ["bab:halve", "bac:halve"] {
             let more = json!({"description": format!("Halves a number, says {}.", &id[..3])});
             let folder = format!("{}/main.py", &id[..3]);
             playground.tool_at(id, "python", &folder, script, more);
@@ -271,15 +272,15 @@ fn usage_is_kept_and_orders_equal_hits_for_its_caller() {
     });
     let first = |header: &str| searched(&web, header, "halve+number")[0].clone();
     for _ in 0..3 {
-        web.call("one:halve", &json!({"n": "x"}), &[&agent]);
-        web.call("two:halve", &json!({"n": 4}), &[&agent]);
+        web.call("bab:halve", &json!({"n": "x"}), &[&agent]);
+        web.call("bac:halve", &json!({"n": 4}), &[&agent]);
     }
     // What another caller's calls came to orders nothing for this one.
-    assert_eq!([first(&agent), first(&boss)], ["two:halve", "one:halve"]);
+    assert_eq!([first(&agent), first(&boss)], ["bac:halve", "bab:halve"]);
     drop(web);
     let listed = |more: &[&str]| {
         let words = [
-            &["list", "--usage", "--json", "--namespace", "one"][..],
+            &["list", "--usage", "--json", "--namespace", "bab"][..],
             more,
         ]
         .concat();
@@ -294,7 +295,7 @@ fn usage_is_kept_and_orders_equal_hits_for_its_caller() {
     let table = playground.cli(&["list", "--usage"]).text();
     assert!(table.contains("ScriptError"), "{table}");
     let found = ["search", "halve", "number", "--caller", "agent"];
-    assert!(playground.cli(&found).text().contains("two:halve"));
+    assert!(playground.cli(&found).text().contains("bac:halve"));
 }
 
 #[test]

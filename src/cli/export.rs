@@ -3,7 +3,6 @@
 use super::refusal::Exit;
 use super::settings::Settings;
 use super::{host, list, words};
-use crate::base::text::printable_block;
 use crate::manifest::Manifest;
 use crate::manifest::schema::Schema;
 use serde_json::{Value, json};
@@ -30,7 +29,7 @@ pub fn run(settings: &Settings, args: &Args) -> anyhow::Result<ExitCode> {
 fn unit(manifest: &Manifest) -> Value {
     let schemas = [&manifest.parameters, &manifest.output];
     let described = schemas.into_iter().flatten().flat_map(descriptions);
-    let head = [&manifest.display_name, &manifest.description].map(|text| printable_block(text));
+    let head = [&manifest.display_name, &manifest.description].map(String::clone);
     let text: Vec<String> = head.into_iter().chain(described).collect();
     json!({
         "id": format!("{}@{}", manifest.id, manifest.version),
@@ -47,11 +46,11 @@ fn unit(manifest: &Manifest) -> Value {
 
 /// What a schema says of itself and of its members, a line each.
 fn descriptions(schema: &Schema) -> Vec<String> {
-    let own = schema.raw["description"].as_str().map(printable_block);
+    let own = schema.raw["description"].as_str().map(str::to_owned);
     let members = schema.raw["properties"].as_object();
     let members = members.into_iter().flatten().filter_map(|(name, member)| {
         let words = member["description"].as_str()?;
-        Some(printable_block(&format!("{name}: {words}")))
+        Some(format!("{name}: {words}"))
     });
     own.into_iter().chain(members).collect()
 }

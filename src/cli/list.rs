@@ -10,7 +10,7 @@ use crate::service::readiness::{Need, Readiness};
 use crate::service::{offered, requirements};
 use crate::transport::export;
 use crate::{policy, registry};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -112,10 +112,7 @@ fn usage(settings: &Settings, args: &Args) -> anyhow::Result<UsageByTool> {
     for unread in &usage.not_looked_at {
         words::note(&format!("toolhost: not counted: {}", printable(unread)));
     }
-    Ok(match &args.caller {
-        Some(caller) => usage.of_caller(caller),
-        None => usage.of_all(),
-    })
+    Ok(usage.of(args.caller.as_deref()))
 }
 
 /// Why nothing is shown: `callers.policy.toml` grants this caller no tool.
@@ -189,7 +186,7 @@ fn show(
             .map(|(needs, tool)| {
                 let mut entry = entry(tool, needs);
                 if let Some(usage) = usage {
-                    entry["usage"] = usage_of(tool, usage);
+                    entry["usage"] = usage_of(tool, usage).into();
                 }
                 entry
             })
@@ -202,19 +199,18 @@ fn show(
     if args.bytes {
         return show_bytes(tools.iter().map(|(_, tool)| tool), out);
     }
+    let mut rows: Vec<Value> = tools.iter().map(|(needs, tool)| row(tool, needs)).collect();
+    let mut columns = vec!["tool", "version", "source", "description"];
     if let Some(usage) = usage {
-        return show_usage(tools.iter().map(|(_, tool)| tool), usage, out);
+        columns = vec!["tool", "version", "calls", "failures", "p50Ms", "last"];
+        for (row, (_, tool)) in rows.iter_mut().zip(&tools) {
+            for (name, value) in usage_of(tool, usage) {
+                row[name] = value;
+            }
+        }
     }
-    let rows: Vec<Value> = tools.iter().map(|(needs, tool)| row(tool, needs)).collect();
-    write!(
-        out,
-        "{}",
-        words::table(
-            &rows,
-            &["tool", "version", "source", "description"],
-            &["unavailable", "runs"]
-        )
-    )
+    let below = ["unavailable", "runs", "errors"];
+    write!(out, "{}", words::table(&rows, &columns, &below))
 }
 
 /// What each tool costs a model, and all together.
@@ -235,27 +231,10 @@ fn show_bytes<'t>(
     write!(out, "{}", words::table(&rows, &["tool", "bytes"], &[]))
 }
 
-fn usage_of(tool: &registry::Tool, usage: &UsageByTool) -> Value {
+/// The calls of a tool, all its versions together.
+fn usage_of(tool: &registry::Tool, usage: &UsageByTool) -> Map<String, Value> {
     let used = usage.get(&tool.manifest.id).cloned();
     used.unwrap_or_default().describe()
-}
-
-/// The calls of each tool, all versions together.
-fn show_usage<'t>(
-    tools: impl Iterator<Item = &'t Arc<registry::Tool>>,
-    usage: &UsageByTool,
-    out: &mut dyn Write,
-) -> io::Result<()> {
-    let mut rows: Vec<Value> = tools
-        .map(|tool| {
-            let mut row = usage_of(tool, usage);
-            row["tool"] = json!(tool.manifest.id);
-            row
-        })
-        .collect();
-    rows.dedup();
-    let columns = ["tool", "calls", "failures", "p50Ms", "last"];
-    write!(out, "{}", words::table(&rows, &columns, &["errors"]))
 }
 
 /// Those that the caller may call (`None`: who runs this process).

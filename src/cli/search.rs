@@ -39,7 +39,8 @@ pub fn run(settings: &Settings, args: &Args) -> anyhow::Result<ExitCode> {
     let index = SearchIndex::new(offered);
     let used = host::audit_log(settings).ok();
     let used = used.and_then(|log| log.usage().ok()).unwrap_or_default();
-    let used = used.of_caller(&args.caller.clone().unwrap_or_else(host::login));
+    let caller = args.caller.clone().unwrap_or_else(host::login);
+    let used = used.of(Some(&caller));
     let hits = index.find(&args.query.join(" "), args.limit as usize, &used, |_| true);
     if args.json || args.format.is_some() {
         let text = match export::found(&hits, &names, args.format) {

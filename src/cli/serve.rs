@@ -160,7 +160,6 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
                 tokio::join!(keeper.run(), sessions.run(), catalog.follow_stops(), audit.watch());
             });
             let watch = Watch::new(args.watch, &settings);
-            let orders = ObeyedOrders::begin(service.audit.path());
             let stop = CancellationToken::new();
      let kill = CancellationToken::new();
             let (told, answering) = over_brokers(&settings, &entries, &service, &stop, &kill).await?;
@@ -174,7 +173,7 @@ pub fn run(mut settings: Settings, args: Args) -> anyhow::Result<ExitCode> {
                 ended = &mut spoken => ended.map(|()| None)?,
                 ended = &mut served => return ended.map(|()| Exit::Ok.into()),
                 signal = process::wait_for_termination() => Some(signal),
-                failed = reload_on_change(&settings, service.clone(), watch, since, hangups, orders) => return Err(failed.into()),
+                failed = reload_on_change(&settings, service.clone(), watch, since, hangups) => return Err(failed.into()),
             };
             stop.cancel();
             keeping.abort();
@@ -382,6 +381,7 @@ async fn listening(
         hosts: told.hosts.clone(),
         origins: told.origins.clone(),
     };
+    let uploads = settings.scripts.first().cloned();
     Ok((
         listener,
         http::Options {
@@ -395,7 +395,7 @@ async fn listening(
                 .clone()
                 .map(|(model, _)| Arc::new(ModelServer::new(model))),
             style,
-            uploads: settings.scripts.first().cloned(),
+            uploads: uploads.unwrap_or_else(|| settings.root.join("user_scripts")),
         },
     ))
 }
@@ -497,8 +497,8 @@ async fn reload_on_change(
     mut watch: Watch,
     mut since: SystemTime,
     mut hangups: Option<Signal>,
-    mut orders: ObeyedOrders,
 ) -> Refusal {
+    let mut orders = ObeyedOrders::begin(service.audit.path());
     let mut with_added = settings.clone();
     loop {
         let ahead = service.clone();

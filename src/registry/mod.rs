@@ -22,7 +22,6 @@ pub use open_beneath::read_beneath;
 pub use reload::Registry;
 pub use remote_source::{Announced, MAX_TOOLS as MAX_ANNOUNCED_TOOLS};
 pub use snapshot::{Filter, Snapshot};
-pub use sources::{SourceCounts, SourceId};
 pub use tool::{
     CORE, Claim, Described, Discovery, ENDING, ENDINGS, FileReport, Source, Status, Tool,
     is_definition_file, is_manifest_file, list_path,

@@ -7,21 +7,11 @@ use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
 use crate::registry::scripts;
 use jiff::Timestamp;
-use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// What was written.
-#[derive(Debug, Serialize)]
-pub struct Uploaded {
-    /// Below the folder of scripts.
-    pub path: String,
-    pub bytes: usize,
-    pub sha256: String,
-}
-
-/// Writes a new script below `base`. It replaces no file, and goes into no folder of a tool: what
+/// Writes a new script below `base`, and returns its `path`, `bytes` and `sha256`. It replaces no file, and goes into no folder of a tool: what
 /// runs already stays as it is. `path` follows the rules of scripts that calls name.
 pub fn upload(
     service: &Service,
@@ -29,7 +19,7 @@ pub fn upload(
     operator: &str,
     path: &str,
     content: &[u8],
-) -> Result<Uploaded, Fault> {
+) -> Result<Value, Fault> {
     let relative = scripts::plain(path)?;
     let base = files::resolved(base);
     let target = base.join(&relative);
@@ -64,11 +54,8 @@ pub fn upload(
         ErrorKind::NotFound => refused(&shown, "its folder is not there"),
         _ => refused(&shown, "it cannot be written").person(format!("{shown}: {why}")),
     })?;
-    let uploaded = Uploaded {
-        path: shown,
-        bytes: content.len(),
-        sha256: sha256_hex(content),
-    };
+    let digest = sha256_hex(content);
+    let uploaded = json!({"path": shown, "bytes": content.len(), "sha256": digest});
     permit.write(&json!({"time": Timestamp::now(), "uploaded": uploaded, "user": operator}));
     Ok(uploaded)
 }

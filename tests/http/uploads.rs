@@ -73,6 +73,6 @@ fn an_operator_uploads_new_scripts_and_nothing_else() {
     let cap = "name = \"cap\"\nwhy = \"a test\"\n[approval]\nrequired = true\n";
     fs::write(playground.path("sandbox-policies/host.policy.toml"), cap).unwrap();
     playground.settle();
-    let refused = run();
-    assert!(refused.text().contains("belongs to no tool"), "{refused:?}");
+    let refused = run().stderr;
+    assert!(refused.contains("belongs to no tool"), "{refused}");
 }

@@ -204,35 +204,30 @@ impl Folder {
 
     /// Writes a file of this folder whole: others see the old one or the new one.
     pub fn put(&self, name: &str, content: &[u8]) -> io::Result<()> {
-        self.written(name, content, 0o600, |new| self.rename(new, name))
-    }
-
-    /// Writes a new file of this folder whole, which others may read. An error: the name is taken.
-    pub fn put_new(&self, name: &str, content: &[u8]) -> io::Result<()> {
-        self.written(name, content, 0o644, |new| self.rename_new(new, name))
-    }
-
-    /// Writes a hidden file, and has it renamed.
-    fn written(
-        &self,
-        name: &str,
-        content: &[u8],
-        mode: u32,
-        rename: impl FnOnce(&str) -> io::Result<()>,
-    ) -> io::Result<()> {
         let new = format!(".{name}.{}", uuid::Uuid::now_v7());
-        let write = |mut file: File| {
-            file.write_all(content)?;
-            file.set_permissions(Permissions::from_mode(mode))
-        };
         let written = self
             .file(&new, OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL)
-            .and_then(write)
-            .and_then(|()| rename(&new));
+            .and_then(|mut file| file.write_all(content))
+            .and_then(|()| Ok(renameat(&self.at, new.as_str(), &self.at, name)?));
         if written.is_err() {
             let _ = self.remove(&new);
         }
         written
+    }
+
+    /// Writes a new file of this folder whole, which others may read. An error: the name is taken.
+    pub fn put_new(&self, name: &str, content: &[u8]) -> io::Result<()> {
+        let new = format!(".{name}.{}", uuid::Uuid::now_v7());
+        self.put(&new, content)?;
+        let mode = Permissions::from_mode(0o644);
+        let done = self
+            .file(&new, OFlag::O_RDONLY)
+            .and_then(|file| file.set_permissions(mode))
+            .and_then(|()| self.rename_new(&new, name));
+        if done.is_err() {
+            let _ = self.remove(&new);
+        }
+        done
     }
 
     /// Gives a file another name, unless that is taken.

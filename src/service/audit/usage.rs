@@ -2,7 +2,7 @@
 
 use super::log::Log;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, HashMap};
 
 /// The calls of one tool.
@@ -12,7 +12,7 @@ pub struct ToolUsage {
     /// How many calls ended with each type of error. Messages may be about others' data.
     errors: BTreeMap<String, u64>,
     /// When the newest call began.
-    last: String,
+    last: Option<String>,
     /// What each call took that ran, milliseconds.
     times: Vec<u64>,
 }
@@ -20,17 +20,17 @@ pub struct ToolUsage {
 /// By the ids of tools.
 pub type UsageByTool = HashMap<String, ToolUsage>;
 
-/// Who called what, as far as the log was read.
+/// The calls of tools that were found, as far as the log was read, the newest first.
 #[derive(Debug, Default)]
 pub struct Usage {
-    callers: HashMap<String, UsageByTool>,
+    calls: Vec<UsedCall>,
     /// What was not looked at, and why.
     pub not_looked_at: Vec<String>,
 }
 
 /// What is read of a record. A call whose tool was not found has no version.
-#[derive(Deserialize)]
-struct Line {
+#[derive(Debug, Deserialize)]
+struct UsedCall {
     time: String,
     user: String,
     tool: String,
@@ -41,7 +41,7 @@ struct Line {
     usage: Spent,
 }
 
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Spent {
     wall_ms: u64,
@@ -50,55 +50,36 @@ struct Spent {
 impl Log {
     /// The usage of all tools. The work is bounded: older records do not count.
     pub fn usage(&self) -> Result<Usage, String> {
-        let mut found = Usage::default();
-        let unread = self.newest_lines(|text| {
-            // Lines that are not calls, and damaged ones, do not count.
-            if let Ok(line) = serde_json::from_str::<Line>(text) {
-                found.take(line);
-            }
-        })?;
-        found.not_looked_at = unread;
-        Ok(found)
+        let mut calls = Vec::new();
+        // Lines that are not calls, and damaged ones, do not count.
+        let not_looked_at =
+            self.newest_lines(|text| calls.extend(serde_json::from_str::<UsedCall>(text)))?;
+        Ok(Usage {
+            calls,
+            not_looked_at,
+        })
     }
 }
 
 impl Usage {
-    /// `line`: of an older call than those before.
-    fn take(&mut self, line: Line) {
-        let tools = self.callers.entry(line.user).or_default();
-        let tool = tools.entry(line.tool).or_default();
-        tool.calls += 1;
-        if tool.last.is_empty() {
-            tool.last = line.time;
-        }
-        if line.outcome != "success" {
-            *tool.errors.entry(line.outcome).or_default() += 1;
-        }
-        if line.decision == "allowed" {
-            tool.times.push(line.usage.wall_ms);
-        }
-    }
-
-    /// The calls of one caller alone.
-    pub fn of_caller(&self, caller: &str) -> UsageByTool {
-        self.callers.get(caller).cloned().unwrap_or_default()
-    }
-
-    /// The calls of all.
-    pub fn of_all(&self) -> UsageByTool {
-        let mut all = UsageByTool::new();
-        for (id, one) in self.callers.values().flatten() {
-            let tool = all.entry(id.clone()).or_default();
-            tool.calls += one.calls;
-            tool.times.extend(&one.times);
-            if one.last > tool.last {
-                tool.last.clone_from(&one.last);
+    /// The calls of one caller alone. `None`: of all.
+    pub fn of(&self, caller: Option<&str>) -> UsageByTool {
+        let mut tools = UsageByTool::new();
+        let own = |call: &&UsedCall| caller.is_none_or(|caller| caller == call.user);
+        for call in self.calls.iter().filter(own) {
+            let tool = tools.entry(call.tool.clone()).or_default();
+            tool.calls += 1;
+            if tool.last.is_none() {
+                tool.last = Some(call.time.clone());
             }
-            for (error, count) in &one.errors {
-                *tool.errors.entry(error.clone()).or_default() += count;
+            if call.outcome != "success" {
+                *tool.errors.entry(call.outcome.clone()).or_default() += 1;
+            }
+            if call.decision == "allowed" {
+                tool.times.push(call.usage.wall_ms);
             }
         }
-        all
+        tools
     }
 }
 
@@ -113,7 +94,7 @@ impl ToolUsage {
     }
 
     /// `p50Ms`: of the calls that ran. The most frequent errors come first.
-    pub fn describe(&self) -> Value {
+    pub fn describe(&self) -> Map<String, Value> {
         let mut times = self.times.clone();
         times.sort_unstable();
         let mut errors: Vec<_> = self.errors.iter().collect();
@@ -121,12 +102,16 @@ impl ToolUsage {
         let errors = errors
             .iter()
             .map(|(error, count)| json!({"type": error, "calls": count}));
-        json!({
-            "calls": self.calls,
-            "failures": self.failures(),
-            "p50Ms": times.get(times.len().saturating_sub(1) / 2),
-            "last": Some(&self.last).filter(|last| !last.is_empty()),
-            "errors": errors.collect::<Vec<_>>(),
-        })
+        let fields = [
+            ("calls", json!(self.calls)),
+            ("failures", json!(self.failures())),
+            ("p50Ms", json!(times.get(times.len().saturating_sub(1) / 2))),
+            ("last", json!(self.last)),
+            ("errors", errors.collect()),
+        ];
+        fields
+            .map(|(name, value)| (name.to_owned(), value))
+            .into_iter()
+            .collect()
     }
 }

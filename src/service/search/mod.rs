@@ -58,7 +58,7 @@ impl Search {
             usage: self.log.usage().unwrap_or_default(),
             read: now,
         });
-        known.insert(fresh).usage.of_caller(&caller.user)
+        known.insert(fresh).usage.of(Some(&caller.user))
     }
 
     /// The tools that fit a question best. Takes long where the index is to be made. `can_take`:

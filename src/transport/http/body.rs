@@ -99,9 +99,7 @@ pub async fn read_bytes(
         .and_then(|kind| kind.split(';').next())
         .unwrap_or_default();
     if !kind.trim().eq_ignore_ascii_case(media_type) {
-        let what = media_type.strip_prefix("application/").unwrap_or_default();
-        let what = if what == "json" { "JSON" } else { "the file" };
-        let words = format!("Send {what}, with Content-Type: {media_type}.");
+        let words = format!("Send it with Content-Type: {media_type}.");
         return refuse(StatusCode::UNSUPPORTED_MEDIA_TYPE, &words);
     }
     if headers.contains_key(header::CONTENT_ENCODING) {

@@ -79,7 +79,7 @@ pub struct Options {
     /// What lists over MCP say of tools.
     pub style: transport::mcp::ListStyle,
     /// Where scripts go that operators upload.
-    pub uploads: Option<PathBuf>,
+    pub uploads: PathBuf,
 }
 
 /// Refuses an address that others can reach unless everybody must present a token, over TLS or with

@@ -43,7 +43,7 @@ pub struct Server {
     pub brokers: Arc<Brokers>,
     pub announced: Arc<Announcements>,
     pub model: Option<Arc<ModelServer>>,
-    pub uploads: Option<PathBuf>,
+    pub uploads: PathBuf,
     pub mcp: transport::mcp::StreamableHttp,
     pub lists: Lists<OfferedTools>,
     pub kernel: SocketDiag,

@@ -1,8 +1,9 @@
 //! Search: questions in everyday words find their tool among a thousand, a caller sees only its own
 //! tools, and a client that is shown two tools calls all others.
 
-use crate::http::{Web, caller, served_to, write_callers};
+use crate::http::{Web, caller, private, served_to, write_callers};
 use crate::prelude::*;
+use crate::responses::models::read;
 use serde_json::Map;
 use std::collections::HashMap;
 use toolhost::manifest::Manifest;
@@ -57,7 +58,7 @@ fn tool(listed: &Listed, prefix: &str) -> Arc<Tool> {
 /// Which part of the questions has its tool among the first five.
 fn found(index: &SearchIndex, questions: &[Question]) -> f64 {
     let hits = questions.iter().filter(|asked| {
-        let hits = index.find(&asked.question, 5, &HashMap::new(), |_| true);
+        let hits = index.find(&asked.question, 5, &HashMap::new(), None, |_| true);
         assert!(hits.len() <= 5);
         assert!(hits.is_sorted_by(|a, b| a.score >= b.score));
         assert!(hits.iter().all(|hit| (0.0..=1.0).contains(&hit.score)));
@@ -78,10 +79,14 @@ fn questions_in_everyday_words_find_their_tool_among_a_thousand() {
     println!("first five: {known:.3} of the questions, {other:.3} of the others");
     assert!(known >= GATE, "{known:.3}");
     assert!(other >= GATE - 0.05, "{other:.3}");
-    assert!(index.find("", 5, &HashMap::new(), |_| true).is_empty());
     assert!(
         index
-            .find("\u{7f}?!", 5, &HashMap::new(), |_| true)
+            .find("", 5, &HashMap::new(), None, |_| true)
+            .is_empty()
+    );
+    assert!(
+        index
+            .find("\u{7f}?!", 5, &HashMap::new(), None, |_| true)
             .is_empty()
     );
 }
@@ -97,11 +102,23 @@ fn a_tool_stays_findable_beside_copies_and_beside_what_cannot_be_taken() {
     };
     let copies = (0..40).map(|n| tool(&listed(&format!("pack-files-archive-{n}")), "evil-"));
     let index = SearchIndex::new(copies.chain([tool(&listed("zip"), "")]).collect());
-    let hits = index.find("pack files into an archive", 1, &HashMap::new(), |_| true);
+    let hits = index.find(
+        "pack files into an archive",
+        1,
+        &HashMap::new(),
+        None,
+        |_| true,
+    );
     assert!(hits[0].tool.manifest.id.starts_with("evil-files:"));
     assert!(hits[0].alike.contains(&"files:zip".to_owned()));
     let can_take = |tool: &Tool| tool.manifest.id == "files:zip";
-    let hits = index.find("pack files into an archive", 1, &HashMap::new(), can_take);
+    let hits = index.find(
+        "pack files into an archive",
+        1,
+        &HashMap::new(),
+        None,
+        can_take,
+    );
     assert_eq!(hits[0].tool.manifest.id, "files:zip");
 }
 
@@ -327,6 +344,102 @@ fn an_edit_changes_one_exported_unit() {
     assert_eq!(unit["extension"]["toolId"], "a:sum");
     assert_eq!(unit["extension"]["handler"]["type"], "external-script");
     assert_eq!(unit["tags"], json!(["t"]));
+}
+
+/// A stand-in for an embedding server: what is about heat is near to what is about heat. What it
+/// heard, and whether it fails.
+#[derive(Clone, Default)]
+struct Embeddings {
+    heard: Arc<Mutex<Vec<(String, Value)>>>,
+    fails: Arc<std::sync::atomic::AtomicBool>,
+}
+
+impl Embeddings {
+    /// Its port.
+    fn serve(&self) -> u16 {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let own = self.clone();
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().map_while(Result::ok) {
+                let Some(asked) = read(&stream) else { continue };
+                let texts = asked.1["input"].as_array().unwrap().clone();
+                own.heard.lock().unwrap().push(asked);
+                let vectors = texts.iter().enumerate().map(|(index, text)| {
+                    let text = text.as_str().unwrap();
+                    let is_hot = text.contains("hot") || text.contains("thermometer");
+                    let vector = if is_hot { [2.0, 0.1] } else { [0.0, 3.0] };
+                    json!({"index": index, "embedding": vector})
+                });
+                let body = json!({"data": vectors.collect::<Vec<_>>()}).to_string();
+                let status = match own.fails.load(std::sync::atomic::Ordering::SeqCst) {
+                    true => "302 Found\r\nlocation: /elsewhere",
+                    false => "200 OK",
+                };
+                let length = body.len();
+                let head = format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\n\r\n");
+                let _ = write!(stream, "{head}{body}");
+            }
+        });
+        port
+    }
+}
+
+#[test]
+fn an_embedding_server_orders_hits_and_words_do_where_it_fails() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let echo = "import json, sys\nprint(json.dumps(json.load(sys.stdin)))\n";
+    for (name, description) in [
+        ("room", "Reads the thermometer."),
+        ("paper", "Prints a page."),
+    ] {
+        playground.tool(name, "python", echo, json!({"description": description}));
+    }
+    playground.settle();
+    private(&playground, "state/search.key", "sk-test-0123456789abcdef");
+    let server = Embeddings::default();
+    let config = format!(
+        "[search]\nurl = \"http://127.0.0.1:{}/v1\"\nname = \"tiny\"\nkey = \"file:search.key\"\n\
+         ranges = [\"127.0.0.0/8\"]\n",
+        server.serve()
+    );
+    let config = private(&playground, "state/config.toml", &config);
+    let web = Web::start(&playground, &["--config", &config]);
+    web.call("esc:room", &json!({"an-argument": "of-a-call"}), &[]);
+    for query in ["is%20it%20hot", "how%20hot"] {
+        assert_eq!(searched(&web, "X-A: b", query)[0], "esc:room");
+    }
+    let shown = playground.cli(&["--config", &config, "search", "is", "it", "hot"]);
+    assert!(shown.text().contains("esc:room"), "{shown:?}");
+    let heard = server.heard.lock().unwrap().clone();
+    assert!(
+        heard[0].0.starts_with("post /v1/embeddings "),
+        "{}",
+        heard[0].0
+    );
+    assert!(heard[0].0.contains("bearer sk-test-"), "{}", heard[0].0);
+    assert_eq!(heard[1].1, json!({"model": "tiny", "input": ["how hot"]}));
+    assert!(!format!("{heard:?}").contains("of-a-call"), "{heard:?}");
+
+    server
+        .fails
+        .store(true, std::sync::atomic::Ordering::SeqCst);
+    let found = web.get("/v1/tools?query=print%20a%20page", &[]).json();
+    assert_eq!(found["tools"][0]["toolId"], "esc:paper", "{found}");
+    assert!(
+        found["note"].as_str().unwrap().contains("by words"),
+        "{found}"
+    );
+    let asked = server.heard.lock().unwrap().len();
+    assert_eq!(
+        searched(&web, "X-A: b", "is%20it%20hot"),
+        Vec::<String>::new()
+    );
+    assert_eq!(
+        server.heard.lock().unwrap().len(),
+        asked,
+        "it is left alone"
+    );
 }
 
 #[test]

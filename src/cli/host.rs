@@ -14,6 +14,7 @@ use crate::fault::{Fault, Kind};
 use crate::sandbox::identity;
 use crate::service::alerts::Alert;
 use crate::service::runlog;
+use crate::service::search::Embedder;
 use crate::service::stops::StopFile;
 use crate::service::{
     self, Artifacts, Collector, Components, Executors, Service, TraceContext, audit,
@@ -24,6 +25,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use tokio::runtime::Handle;
 use tracing::level_filters::LevelFilter;
 
 /// The builtin tools and everything below the folders of the settings.
@@ -177,7 +179,10 @@ fn protected_files(settings: &Settings) -> impl Iterator<Item = PathBuf> {
             .files()
             .map(|path| path.clone()),
     );
-    found.extend(settings.model.iter().flat_map(|(_, files)| files.clone()));
+    let model = settings.servers.model.iter();
+    found.extend(model.flat_map(|(_, files)| files.clone()));
+    let embeddings = settings.servers.embeddings.iter();
+    found.extend(embeddings.flat_map(|(_, files)| files.clone()));
     found.push(PathBuf::from(identity::LOCKS));
     found.into_iter().flat_map(|path| {
         let real = Some(files::resolved(&path)).filter(|real| *real != path);
@@ -628,6 +633,9 @@ pub fn service(
         },
     });
     start_traces(settings, &service);
+    if let Some(embedder) = embedder(settings, &Handle::current()) {
+        service.search.embed_by(embedder);
+    }
     if let Some(alerts) = settings.config.alerts.clone() {
         if let Some(why) = alerts.fault() {
             tracing::error!(target: "toolhost::alert", "{why}");
@@ -635,6 +643,12 @@ pub fn service(
         service.audit.alerts().begin(alerts, service.ledger.clone());
     }
     Ok(service)
+}
+
+/// The embedding server of searches, if one is configured.
+pub fn embedder(settings: &Settings, runtime: &Handle) -> Option<Embedder> {
+    let (settings, _) = settings.servers.embeddings.clone()?;
+    Some(Embedder::new(settings, runtime.clone()))
 }
 
 /// The store of artifacts, beside the audit log.

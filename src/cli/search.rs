@@ -2,9 +2,9 @@
 
 use super::refusal::Exit;
 use super::settings::Settings;
-use super::{host, list, words};
+use super::{host, list, process, words};
 use crate::base::text::{head, json as json_text};
-use crate::service::search::{MAX_HITS, SearchIndex, USUAL_HITS};
+use crate::service::search::{Found, MAX_HITS, SearchIndex, USUAL_HITS};
 use crate::transport::export;
 use serde_json::{Value, json};
 use std::process::ExitCode;
@@ -41,7 +41,15 @@ pub fn run(settings: &Settings, args: &Args) -> anyhow::Result<ExitCode> {
     let used = used.and_then(|log| log.usage().ok()).unwrap_or_default();
     let caller = args.caller.clone().unwrap_or_else(host::login);
     let used = used.of(Some(&caller));
-    let hits = index.find(&args.query.join(" "), args.limit as usize, &used, |_| true);
+    let runtime = process::runtime()?;
+    let embedder = host::embedder(settings, runtime.handle());
+    let question = args.query.join(" ");
+    let limit = args.limit as usize;
+    let embedder = embedder.as_ref();
+    let hits = Found::of(&index, embedder, &caller, &question, limit, &used, |_| true);
+    hits.note
+        .iter()
+        .for_each(|note| words::note(&format!("toolhost: {note}")));
     if args.json || args.format.is_some() {
         let text = match export::found(&hits, &names, args.format) {
             Value::String(text) => text,
@@ -50,12 +58,13 @@ pub fn run(settings: &Settings, args: &Args) -> anyhow::Result<ExitCode> {
         words::show(text.as_bytes());
         return Ok(Exit::Ok.into());
     }
-    if hits.is_empty() {
+    if hits.hits.is_empty() {
         words::say("No tool fits these words.");
         host::say_nothing_found(settings, &host.snapshot);
         return Ok(Exit::Ok.into());
     }
     let rows: Vec<Value> = hits
+        .hits
         .iter()
         .map(|hit| {
             let manifest = &hit.tool.manifest;

@@ -391,6 +391,7 @@ async fn listening(
             brokers: Arc::default(),
             announced: Arc::default(),
             model: settings
+                .servers
                 .model
                 .clone()
                 .map(|(model, _)| Arc::new(ModelServer::new(model))),

@@ -12,7 +12,6 @@ use crate::service::alerts::AlertSettings;
 use crate::service::artifacts;
 use crate::service::audit::Retention;
 use crate::service::runlog::Style;
-use crate::transport::responses::ModelSettings;
 use crate::transport::{announced, http};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -96,8 +95,8 @@ pub struct Settings {
     pub tool_services: Vec<BrokerServices>,
     /// Where tools are served over a broker.
     pub brokers: Vec<Broker>,
-    /// The model server, and the file of its key.
-    pub model: Option<(ModelSettings, Vec<PathBuf>)>,
+    /// The model server and the embedding server, with the files of their keys.
+    pub servers: Servers,
     /// Colour on standard output.
     pub colour: bool,
     /// For each setting where its value came from: a flag, a variable, a file, or the place under
@@ -137,6 +136,7 @@ pub struct Config {
     pub advice: Option<AdviceConfig>,
     broker: Vec<brokers::BrokerConfig>,
     model: Option<model::ModelConfig>,
+    search: Option<model::SearchConfig>,
 }
 
 /// `[advice]`: who proposes better texts for manifests.
@@ -313,8 +313,9 @@ impl Settings {
         let tool_services = brokers::services(services, folder).map_err(in_config)?;
         let brokers =
             brokers::all(std::mem::take(&mut config.broker), folder).map_err(in_config)?;
-        let model = model::settings(config.model.take(), folder, config.proxy.as_ref())
-            .map_err(in_config)?;
+        let (model, search) = (config.model.take(), config.search.take());
+        let servers = model::servers(model, search, folder, config.proxy.as_ref());
+        let servers = servers.map_err(in_config)?;
         check(&config).map_err(in_config)?;
         Ok(Settings {
             root,
@@ -337,7 +338,7 @@ impl Settings {
             indexes,
             tool_services,
             brokers,
-            model,
+            servers,
             colour: is_coloured(&variable),
             said_by: sources.said_by,
         })
@@ -695,6 +696,7 @@ mod model;
 mod source;
 
 pub use brokers::{Broker, BrokerServices};
+pub use model::Servers;
 pub use source::{Variables, folder, guarded_text, home, regular_file};
 
 #[cfg(test)]

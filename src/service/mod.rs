@@ -20,6 +20,7 @@ mod confirmation;
 mod decision_cache;
 mod denials;
 mod early_ends;
+pub mod endpoint;
 mod entry;
 mod exposition;
 mod files;

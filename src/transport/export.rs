@@ -6,7 +6,7 @@ use super::names::Names;
 use crate::base::text;
 use crate::manifest::{ClientTool, Example, Language, Manifest};
 use crate::registry::Tool;
-use crate::service::search::Hit;
+use crate::service::search::{Found, Hit};
 use crate::service::tool_stubs::stubs;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
@@ -91,10 +91,10 @@ pub fn definition_bytes(tool: &Tool) -> usize {
 
 /// The tools that a search found: as clients of a model API load them, else with scores and
 /// examples.
-pub fn found(hits: &[Hit], names: &Names, format: Option<Format>) -> Value {
-    let found: Vec<Arc<Tool>> = hits.iter().map(|hit| hit.tool.clone()).collect();
+pub fn found(hits: &Found, names: &Names, format: Option<Format>) -> Value {
+    let found: Vec<Arc<Tool>> = hits.hits.iter().map(|hit| hit.tool.clone()).collect();
     match format {
-        None => json!({ "tools": hits.iter().map(Hit::describe).collect::<Vec<_>>() }),
+        None => hits.with_note(hits.hits.iter().map(Hit::describe).collect()),
         Some(Format::Anthropic) => {
             let named = found
                 .iter()

@@ -106,7 +106,7 @@ impl Bait {
     }
 }
 
-fn read(stream: &TcpStream) -> Option<(String, Value)> {
+pub fn read(stream: &TcpStream) -> Option<(String, Value)> {
     let mut stream = BufReader::new(stream);
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {

@@ -1,8 +1,11 @@
-//! `[model]` of a config file: the model server of `POST /v1/responses`.
+//! `[model]` of a config file: the model server of `POST /v1/responses`. `[search]`: an embedding
+//! server.
 
 use super::brokers::one_for_all;
 use crate::manifest::host::Host;
 use crate::policy::{CallbackUrl, host_range};
+use crate::service::endpoint::Endpoint;
+use crate::service::search::EmbeddingSettings;
 use crate::transport::responses::{Bounds, ModelSettings};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -22,50 +25,98 @@ pub(super) struct ModelConfig {
     tokens_per_hour: Option<u64>,
 }
 
-/// The settings of the server, and the file of its key: no tool may write it.
-pub(super) fn settings(
-    given: Option<ModelConfig>,
-    folder: &Path,
-    proxy: Option<&String>,
-) -> Result<Option<(ModelSettings, Vec<PathBuf>)>, String> {
-    let read = given.map(|given| one(given, folder, proxy));
-    read.transpose().map_err(|why| format!("[model] {why}"))
+/// `[search]`: an embedding server.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SearchConfig {
+    url: String,
+    /// The model that the server is asked for.
+    name: String,
+    key: Option<String>,
+    #[serde(default)]
+    ranges: Vec<String>,
 }
 
-fn one(
-    given: ModelConfig,
+/// A server, and the file of its key: no tool may write it.
+pub type WithKeyFile<S> = (S, Vec<PathBuf>);
+
+/// The servers that this host asks.
+#[derive(Clone, Debug)]
+pub struct Servers {
+    pub model: Option<WithKeyFile<ModelSettings>>,
+    pub embeddings: Option<WithKeyFile<EmbeddingSettings>>,
+}
+
+pub(super) fn servers(
+    model: Option<ModelConfig>,
+    search: Option<SearchConfig>,
     folder: &Path,
     proxy: Option<&String>,
-) -> Result<(ModelSettings, Vec<PathBuf>), String> {
-    let whole = format!("{}/chat/completions", given.url.trim_end_matches('/'));
-    let url = CallbackUrl::parse(&whole).map_err(|why| format!("url: {why}"))?;
+) -> Result<Servers, String> {
+    let model = model.map(|given| one(given, folder, proxy)).transpose();
+    let embeddings = search.map(|it| {
+        let url = format!("{}/embeddings", it.url.trim_end_matches('/'));
+        let (endpoint, files) = endpoint(&url, it.key, &it.ranges, folder, proxy)?;
+        let model = it.name;
+        Ok((EmbeddingSettings { endpoint, model }, files))
+    });
+    let embeddings = embeddings.transpose();
+    Ok(Servers {
+        model: model.map_err(|why| format!("[model] {why}"))?,
+        embeddings: embeddings.map_err(|why: String| format!("[search] {why}"))?,
+    })
+}
+
+fn endpoint(
+    url: &str,
+    key: Option<String>,
+    ranges: &[String],
+    folder: &Path,
+    proxy: Option<&String>,
+) -> Result<WithKeyFile<Endpoint>, String> {
+    let url = CallbackUrl::parse(url).map_err(|why| format!("url: {why}"))?;
     if url.query.is_some() {
         return Err("url: write it without a query".to_owned());
-    }
-    if given.names.is_empty() {
-        return Err("names: name the models that a request may name".to_owned());
     }
     let is_local = match &url.host {
         Host::Name(name) => name == "localhost",
         Host::Address(address) => address.is_loopback(),
         Host::Any | Host::Below(_) => false,
     };
-    if given.key.is_some() && !url.https && !is_local {
+    if key.is_some() && !url.https && !is_local {
         return Err(
             "key: it would cross the network in the clear; the url must be https://".to_owned(),
         );
     }
-    let key = given
-        .key
-        .map(|from| one_for_all(&from, folder, "a model server has one key"))
+    let key = key
+        .map(|from| one_for_all(&from, folder, "a server has one key"))
         .transpose()
         .map_err(|why| format!("key: {why}"))?;
-    let ranges = given.ranges.iter().map(|range| host_range(range));
+    let ranges = ranges.iter().map(|range| host_range(range));
     let ranges = ranges
         .collect::<Result<Vec<_>, _>>()
         .map_err(|why| format!("ranges: {why}"))?;
     let files = key.iter().flat_map(|key| key.named_files());
     let files = files.map(Path::to_path_buf).collect();
+    let endpoint = Endpoint {
+        url,
+        key,
+        ranges,
+        proxy: proxy.cloned().filter(|_| !is_local),
+    };
+    Ok((endpoint, files))
+}
+
+fn one(
+    given: ModelConfig,
+    folder: &Path,
+    proxy: Option<&String>,
+) -> Result<WithKeyFile<ModelSettings>, String> {
+    if given.names.is_empty() {
+        return Err("names: name the models that a request may name".to_owned());
+    }
+    let url = format!("{}/chat/completions", given.url.trim_end_matches('/'));
+    let (endpoint, files) = endpoint(&url, given.key, &given.ranges, folder, proxy)?;
     let bounds = Bounds {
         steps: given.steps.unwrap_or(10),
         time: Duration::from_secs(given.seconds.unwrap_or(300)),
@@ -73,11 +124,8 @@ fn one(
         tokens_per_hour: given.tokens_per_hour.unwrap_or(1_000_000),
     };
     let settings = ModelSettings {
-        url,
+        endpoint,
         names: given.names,
-        key,
-        ranges,
-        proxy: proxy.cloned().filter(|_| !is_local),
         bounds,
     };
     Ok((settings, files))

@@ -61,7 +61,7 @@ struct Posting {
 /// A tool that was found.
 pub struct Hit {
     pub tool: Arc<Tool>,
-    /// The cosine of its vector and that of the question, in [0, 1].
+    /// The cosine of its vector and that of the question; by words it is not negative.
     pub score: f64,
     /// The ids of others with the same description and parameters.
     pub alike: Vec<String>,
@@ -98,16 +98,46 @@ impl SearchIndex {
         SearchIndex { tools, terms }
     }
 
+    pub fn tools(&self) -> &[Arc<Tool>] {
+        &self.tools
+    }
+
     /// The tools nearest to a question, best first. Of equal ones those come first whose calls (`used`)
-    /// succeeded more often, then by their ids. Tools that share no word with
-    /// it, or that nobody could take, are left out.
+    /// succeeded more often, then by their ids. `cosines`: of all tools in their order, where vectors
+    /// say them; else tools that share no word with the question are left out. So are those that
+    /// nobody could take.
     pub fn find(
         &self,
         question: &str,
         limit: usize,
         used: &UsageByTool,
+        cosines: Option<Vec<f64>>,
         can_take: impl Fn(&Tool) -> bool,
     ) -> Vec<Hit> {
+        let scores: HashMap<usize, f64> = match cosines {
+            Some(cosines) => cosines.into_iter().enumerate().collect(),
+            None => self.by_words(question),
+        };
+        let found = scores.into_iter();
+        let found = found.filter(|(tool, _)| can_take(&self.tools[*tool]));
+        let hits = found.map(|(tool, score)| Hit {
+            tool: self.tools[tool].clone(),
+            // Equal sums that were added up in another order are equal.
+            score: (score * 1e6).round() / 1e6,
+            alike: Vec::new(),
+        });
+        let mut hits: Vec<Hit> = hits.collect();
+        hits.sort_by(|a, b| {
+            let [one, other] = [a, b].map(|hit| &hit.tool.manifest.id);
+            let [mine, theirs] = [one, other].map(|id| reliability(id, used));
+            let by_score = b.score.total_cmp(&a.score);
+            by_score.then(theirs.total_cmp(&mine)).then(one.cmp(other))
+        });
+        first_of_each_kind(hits, limit)
+    }
+
+    /// The scores of the tools that share a word with the question.
+    fn by_words(&self, question: &str) -> HashMap<usize, f64> {
         let mut asked = WordCounts::default();
         asked.add(words(&head(question, MAX_QUESTION_CHARS)), 1.0);
         let mut scores: HashMap<usize, f64> = HashMap::new();
@@ -122,22 +152,10 @@ impl SearchIndex {
                 *scores.entry(posting.tool).or_default() += weight * posting.weight;
             }
         }
-        let found = scores.into_iter();
-        let found = found.filter(|(tool, _)| can_take(&self.tools[*tool]));
-        let hits = found.map(|(tool, score)| Hit {
-            tool: self.tools[tool].clone(),
-            // Equal sums that were added up in another order are equal.
-            score: (score / square.sqrt() * 1e6).round() / 1e6,
-            alike: Vec::new(),
-        });
-        let mut hits: Vec<Hit> = hits.collect();
-        hits.sort_by(|a, b| {
-            let [one, other] = [a, b].map(|hit| &hit.tool.manifest.id);
-            let [mine, theirs] = [one, other].map(|id| reliability(id, used));
-            let by_score = b.score.total_cmp(&a.score);
-            by_score.then(theirs.total_cmp(&mine)).then(one.cmp(other))
-        });
-        first_of_each_kind(hits, limit)
+        for score in scores.values_mut() {
+            *score /= square.sqrt();
+        }
+        scores
     }
 }
 

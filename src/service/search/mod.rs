@@ -1,5 +1,6 @@
 //! Search: which of the tools that a caller is offered fit a question (`core:search-tools`).
 
+mod embeddings;
 mod index;
 pub mod named_call;
 mod sample;
@@ -11,10 +12,11 @@ use super::request::Caller;
 use crate::base::{lock, text};
 use crate::executor::{self, Ending, Executor, Outcome};
 use crate::registry::Tool;
+pub use embeddings::{Embedder, EmbeddingSettings};
 pub use index::{Hit, SearchIndex};
 pub use sample::input as sample;
 use serde_json::{Value, json};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 /// How many tools an answer has unless the question says otherwise, and at most.
@@ -30,6 +32,48 @@ pub struct Search {
     indexes: Lists<SearchIndex>,
     log: Log,
     usage: Mutex<Option<KnownUsage>>,
+    embedder: OnceLock<Embedder>,
+}
+
+/// What a search found.
+#[derive(Default)]
+pub struct Found {
+    pub hits: Vec<Hit>,
+    /// That words had to do without vectors.
+    pub note: Option<&'static str>,
+}
+
+impl Found {
+    /// By vectors where there is an embedding server that answers, else by words. May block.
+    /// `principal`: who pays.
+    pub fn of(
+        index: &SearchIndex,
+        embedder: Option<&Embedder>,
+        principal: &str,
+        question: &str,
+        limit: usize,
+        used: &UsageByTool,
+        can_take: impl Fn(&Tool) -> bool,
+    ) -> Found {
+        if question.trim().is_empty() {
+            return Found::default();
+        }
+        let cosines = embedder.map(|it| it.cosines(principal, index.tools(), question));
+        let failed = cosines.as_ref().is_some_and(Result::is_err);
+        let cosines = cosines.and_then(Result::ok);
+        Found {
+            hits: index.find(question, limit, used, cosines, can_take),
+            note: failed.then_some("The embedding server did not answer: these hits are by words."),
+        }
+    }
+
+    /// These tools as JSON, with the note.
+    pub fn with_note(&self, tools: Vec<Value>) -> Value {
+        match self.note {
+            Some(note) => json!({ "tools": tools, "note": note }),
+            None => json!({ "tools": tools }),
+        }
+    }
 }
 
 /// What the log says, and when it was read.
@@ -45,7 +89,13 @@ impl Search {
             indexes: Lists::default(),
             log,
             usage: Mutex::default(),
+            embedder: OnceLock::new(),
         }
+    }
+
+    /// Has an embedding server order the hits.
+    pub fn embed_by(&self, embedder: Embedder) {
+        let _ = self.embedder.set(embedder);
     }
 
     /// The calls of one caller, of no others: what they call is theirs.
@@ -61,18 +111,21 @@ impl Search {
         known.insert(fresh).usage.of(Some(&caller.user))
     }
 
-    /// The tools that fit a question best. Takes long where the index is to be made. `can_take`:
-    /// whether who asked can use a tool.
+    /// The tools that fit a question best. May block, and takes long where the index is to be made.
+    /// `can_take`: whether who asked can use a tool.
     pub fn find(
         &self,
         caller: &Caller,
         question: &str,
         limit: usize,
         can_take: impl Fn(&Tool) -> bool,
-    ) -> Vec<Hit> {
+    ) -> Found {
         let make = || SearchIndex::new(self.catalog.offered(caller));
         let index = self.indexes.find(&self.catalog, caller, make);
-        index.find(question, limit, &self.used_by(caller), can_take)
+        let used = self.used_by(caller);
+        let embedder = self.embedder.get();
+        let user = &caller.user;
+        Found::of(&index, embedder, user, question, limit, &used, can_take)
     }
 }
 
@@ -92,7 +145,7 @@ impl Hit {
 }
 
 /// Bytes of an answer beside its tools.
-const MAX_FRAME_BYTES: u64 = 64;
+const MAX_FRAME_BYTES: u64 = 192;
 
 /// The first of the tools, as many as fit in an answer of this length.
 fn fitting(hits: &[Hit], bytes: u64) -> Vec<Value> {
@@ -127,8 +180,8 @@ impl Executor for SearchTool {
             let answer = move || {
                 // A tool cannot hand out what its client runs.
                 let can_take = |tool: &Tool| tool.manifest.client_tool().is_none();
-                let hits = search.find(&caller, &question, limit as usize, can_take);
-                Ending::answer(&json!({ "tools": fitting(&hits, call.output_bytes) }))
+                let found = search.find(&caller, &question, limit as usize, can_take);
+                Ending::answer(&found.with_note(fitting(&found.hits, call.output_bytes)))
             };
             let ending = context.deadline.run(true, answer).await?;
             let lasted = crate::base::millis(started.elapsed());

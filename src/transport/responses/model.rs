@@ -8,14 +8,11 @@ use super::chat::{ChatReader, ModelTurn, Usage, wrong};
 use crate::base::lock;
 use crate::base::mask::Mask;
 use crate::base::semaphore::{FairSemaphore, Permit};
-use crate::egress::{self, Dialler, PostError, Posted};
+use crate::egress::{PostError, Posted};
 use crate::fault::{Fault, Kind};
-use crate::manifest::host::HostPattern;
-use crate::policy::{CallbackUrl, HostGrant, SecretSource};
-use crate::service;
-use http::{HeaderMap, HeaderValue, header};
+use crate::service::endpoint::{Answered, Endpoint, EndpointError};
+use http::header;
 use http_body_util::BodyExt;
-use ipnet::IpNet;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -33,13 +30,9 @@ const HOUR: Duration = Duration::from_secs(3600);
 #[derive(Clone, Debug)]
 pub struct ModelSettings {
     /// Where chat completions are.
-    pub url: CallbackUrl,
+    pub endpoint: Endpoint,
     /// The models that a request may name.
     pub names: Vec<String>,
-    pub key: Option<SecretSource>,
-    /// The non-public addresses that its host may have.
-    pub ranges: Vec<IpNet>,
-    pub proxy: Option<String>,
     pub bounds: Bounds,
 }
 
@@ -155,54 +148,23 @@ impl ModelServer {
     /// Asks for one turn.
     pub async fn ask(&self, mut reserved: Reserved, body: String) -> Result<Answering, Fault> {
         reserved.ask(body.len() as u64);
-        let ModelSettings {
-            url,
-            key,
-            ranges,
-            proxy,
-            ..
-        } = &self.settings;
-        let mut headers = HeaderMap::new();
-        let json = HeaderValue::from_static("application/json");
-        headers.insert(header::CONTENT_TYPE, json);
+        let endpoint = &self.settings.endpoint;
+        let principal = reserved.principal.clone();
+        let asked = timeout(STALL, endpoint.post(&principal, "model", body)).await;
+        let Answered { posted, key } = asked.map_err(|_| stalled())?.map_err(|why| {
+            if matches!(why, EndpointError::Unreached(PostError::Refused(_))) {
+                reserved.used = Usage::default();
+            }
+            unreached(why)
+        })?;
         let mut mask = Mask::default();
-        let mut filter = KeyFilter::default();
-        if let Some(from) = key {
-            let key = service::credential(from.clone())
-                .await
-                .map_err(|why| wrong("cannot be asked: its key cannot be read").person(why))?;
-            let mut value = HeaderValue::from_str(&format!("Bearer {key}"))
-                .map_err(|_| wrong("cannot be asked: its key cannot stand in a header"))?;
-            value.set_sensitive(true);
-            headers.insert(header::AUTHORIZATION, value);
+        if !key.is_empty() {
             mask.add(&key);
-            filter.key = key;
         }
-        let grant = HostGrant {
-            pattern: HostPattern {
-                host: url.host.clone(),
-                port: Some(url.port),
-            },
-            ranges: ranges.clone(),
-            asked: String::new(),
-            rule: "[model]".to_owned(),
-            why: "the model server".to_owned(),
+        let filter = KeyFilter {
+            key,
+            ..KeyFilter::default()
         };
-        let dialler = Dialler {
-            payer: [reserved.principal.clone(), "model".to_owned()],
-            grants: vec![grant],
-            headers: Vec::new(),
-            proxy: proxy.clone(),
-        };
-        let posted = timeout(STALL, egress::post(&dialler, url, headers, body.into()))
-            .await
-            .map_err(|_| stalled())?
-            .map_err(|why| {
-                if matches!(why, PostError::Refused(_)) {
-                    reserved.used = Usage::default();
-                }
-                unreached(why)
-            })?;
         let status = posted.answer.status();
         if !status.is_success() {
             reserved.used = Usage::default();
@@ -283,14 +245,11 @@ fn stalled() -> Fault {
     .retryable()
 }
 
-fn unreached(error: PostError) -> Fault {
-    let person = match error {
-        PostError::Refused(refusal) => refusal
-            .detail()
-            .map_or_else(|| refusal.to_string(), str::to_owned),
-        PostError::Broken(why) => why,
-    };
-    wrong("cannot be reached").person(person).retryable()
+fn unreached(error: EndpointError) -> Fault {
+    match error {
+        EndpointError::Key(why) => wrong("cannot be asked: its key cannot be used").person(why),
+        other => wrong("cannot be reached").person(other.words()).retryable(),
+    }
 }
 
 /// Hides the key in a text that is shown as it comes. The server has the key, and could write it in

@@ -1,0 +1,174 @@
+//! Texts as vectors, by the embedding server that the operator names. It gets the names and
+//! descriptions of tools, and questions; of calls nothing. It is not trusted: its answer is bounded
+//! in bytes and time, and shows in the order of hits alone.
+
+use crate::base::{lock, text};
+use crate::registry::Tool;
+use crate::service::endpoint::{Endpoint, EndpointError};
+use http_body_util::{BodyExt, Limited};
+use serde::Deserialize;
+use serde_json::json;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::time::{Instant, timeout};
+
+/// How long one answer may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// For how long a server that failed is not asked.
+const PAUSE: Duration = Duration::from_secs(30);
+/// Most texts of one request, and characters of each.
+const MAX_TEXTS: usize = 64;
+const MAX_TEXT_CHARS: usize = 1_000;
+const MAX_ANSWER_BYTES: usize = 8 * 1024 * 1024;
+/// Most numbers of a vector, and vectors of tools that are kept.
+const MAX_NUMBERS: usize = 8_192;
+const MAX_VECTORS: usize = 10_000;
+
+#[derive(Clone, Debug)]
+pub struct EmbeddingSettings {
+    pub endpoint: Endpoint,
+    /// The model that the server is asked for.
+    pub model: String,
+}
+
+pub struct Embedder {
+    settings: EmbeddingSettings,
+    /// Runs the requests of threads that may wait.
+    runtime: Handle,
+    state: Mutex<Vectors>,
+}
+
+#[derive(Default)]
+struct Vectors {
+    /// Of the texts of tools.
+    known: HashMap<String, Vector>,
+    /// When the server may be asked again, and why not before.
+    failed: Option<(Instant, String)>,
+}
+
+/// Its length is one.
+type Vector = Arc<[f32]>;
+
+#[derive(Deserialize)]
+struct Answer {
+    data: Vec<Embedding>,
+}
+
+#[derive(Deserialize)]
+struct Embedding {
+    index: usize,
+    embedding: Vec<f32>,
+}
+
+impl Embedder {
+    pub fn new(settings: EmbeddingSettings, runtime: Handle) -> Embedder {
+        Embedder {
+            settings,
+            runtime,
+            state: Mutex::default(),
+        }
+    }
+
+    /// The cosines of a question and these tools, in their order. Blocks. `Err`: why not.
+    pub fn cosines(
+        &self,
+        principal: &str,
+        tools: &[Arc<Tool>],
+        question: &str,
+    ) -> Result<Vec<f64>, String> {
+        if let Some((until, why)) = &lock(&self.state).failed
+            && Instant::now() < *until
+        {
+            return Err(why.clone());
+        }
+        let found = self.compare(principal, tools, question);
+        if let Err(why) = &found {
+            tracing::warn!(target: "toolhost::search", "the embedding server: {why}");
+            // Its model may have changed.
+            *lock(&self.state) = Vectors {
+                known: HashMap::new(),
+                failed: Some((Instant::now() + PAUSE, why.clone())),
+            };
+        }
+        found
+    }
+
+    fn compare(
+        &self,
+        principal: &str,
+        tools: &[Arc<Tool>],
+        question: &str,
+    ) -> Result<Vec<f64>, String> {
+        let texts: Vec<String> = tools.iter().map(|tool| text_of(tool)).collect();
+        // The question is asked for first, and never kept.
+        let mut missing = vec![text::head(question, MAX_TEXT_CHARS)];
+        let unknown = |text: &&String| !lock(&self.state).known.contains_key(*text);
+        missing.extend(texts.iter().filter(unknown).cloned());
+        let mut new = Vec::new();
+        for texts in missing.chunks(MAX_TEXTS) {
+            let asked = async { timeout(PATIENCE, self.ask(principal, texts)).await };
+            let asked = self.runtime.block_on(asked);
+            new.extend(asked.map_err(|_| "it takes too long")??);
+        }
+        let mut new = missing.into_iter().zip(new);
+        let (_, asked) = new.next().ok_or("it sent no vector")?;
+        let known = &mut lock(&self.state).known;
+        known.extend(new);
+        if known.len() > MAX_VECTORS {
+            known.retain(|text, _| texts.contains(text));
+        }
+        let cosines = texts.iter().map(|text| {
+            let vector = known.get(text).filter(|it| it.len() == asked.len());
+            let pairs = vector.ok_or("its vectors differ in length")?.iter();
+            let sum: f64 = pairs.zip(&*asked).map(|(a, b)| f64::from(a * b)).sum();
+            Ok(sum.clamp(-1.0, 1.0))
+        });
+        Ok(cosines.collect::<Result<_, &str>>()?)
+    }
+
+    async fn ask(&self, principal: &str, texts: &[String]) -> Result<Vec<Vector>, String> {
+        let body = json!({"model": self.settings.model, "input": texts});
+        let endpoint = &self.settings.endpoint;
+        let asked = endpoint.post(principal, "search", body.to_string()).await;
+        let answer = asked.map_err(EndpointError::words)?.posted.answer;
+        if !answer.status().is_success() {
+            return Err(format!("it answered {}", answer.status().as_u16()));
+        }
+        let body = Limited::new(answer.into_body(), MAX_ANSWER_BYTES).collect();
+        let body = body
+            .await
+            .map_err(|_| "its answer breaks off, or is too long")?;
+        // Its own words go nowhere.
+        let answer = serde_json::from_slice::<Answer>(&body.to_bytes());
+        let mut data = answer.map_err(|_| "its answer has no embeddings")?.data;
+        data.sort_by_key(|one| one.index);
+        let is_whole = data.iter().map(|one| one.index).eq(0..texts.len());
+        let vectors = data.into_iter().map(|one| unit(&one.embedding));
+        let vectors: Option<Vec<Vector>> = vectors.collect();
+        let vectors = vectors.filter(|_| is_whole);
+        vectors.ok_or_else(|| "its answer is not one vector for each text".to_owned())
+    }
+}
+
+/// The vector with the length one. `None`: it has no direction, or too many numbers.
+fn unit(vector: &[f32]) -> Option<Vector> {
+    let square: f64 = vector.iter().map(|it| f64::from(*it).powi(2)).sum();
+    let length = square.sqrt();
+    let is_good = length.is_normal() && vector.len() <= MAX_NUMBERS;
+    is_good.then(|| {
+        let scaled = vector.iter().map(|it| (f64::from(*it) / length) as f32);
+        scaled.collect()
+    })
+}
+
+/// What stands for a tool.
+fn text_of(tool: &Tool) -> String {
+    let manifest = &tool.manifest;
+    let whole = format!(
+        "{} ({}): {}",
+        manifest.display_name, manifest.id, manifest.description
+    );
+    text::head(&whole, MAX_TEXT_CHARS)
+}

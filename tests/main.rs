@@ -55,6 +55,7 @@ mod session_limits;
 mod sessions;
 mod shims;
 mod shipped;
+mod skills;
 mod staging;
 mod streaming;
 mod streams;

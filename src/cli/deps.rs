@@ -215,7 +215,10 @@ async fn perform(service: &Service, verb: Verb) -> Result<VerbOutput, Refusal> {
 fn nothing(tool: &str) -> Refusal {
     Refusal::new(
         Exit::Caller,
-        format!("{} requires no packages", printable(tool)),
+        format!(
+            "{} requires no packages (`uv lock --script` locks those of a skill's script)",
+            printable(tool)
+        ),
     )
 }
 

@@ -308,6 +308,7 @@ fn where_from(settings: &Settings) -> Vec<Value> {
         ("root", settings.root.display().to_string()),
         ("tools", list(&settings.tools)),
         ("scripts", list(&settings.scripts)),
+        ("skills", list(&settings.skills)),
         ("policies", one(&settings.policies, "the built-in ones")),
         ("audit-log", one(&settings.audit_log, "none")),
         ("log", log.unwrap_or_else(|| "usual".to_owned())),

@@ -48,6 +48,7 @@ pub fn registry(
 /// The tools in the folders of the settings.
 fn files(settings: &Settings) -> anyhow::Result<Arc<dyn registry::Source>> {
     let files = registry::DirectToolLoader::new(settings.tools.clone(), settings.scripts.clone());
+    let files = files.and_skills(settings.skills.clone());
     Ok(Arc::new(files.stricter(manifest_schema(settings)?)))
 }
 

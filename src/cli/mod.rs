@@ -27,6 +27,7 @@ pub mod schema;
 pub mod search;
 pub mod serve;
 pub mod settings;
+pub mod skills;
 pub mod sources;
 pub mod test;
 pub mod token;
@@ -93,6 +94,8 @@ enum Verb {
     New(new::Args),
     /// Take over the MCP servers that clients have, as confined tools of this host
     Mcp(mcp::Args),
+    /// Show the skills of this host, their scripts, and what these need
+    Skills(skills::Args),
     /// Serve the tools to agents and programs: MCP, HTTP, message brokers
     Serve(serve::Args),
     /// Show the calls of a running server
@@ -231,6 +234,7 @@ fn run(mut cli: Cli) -> anyhow::Result<ExitCode> {
         Verb::Test(args) => test::run(&settings, args),
         Verb::New(args) => new::run(&settings, args),
         Verb::Mcp(args) => mcp::run(&settings, &args),
+        Verb::Skills(args) => skills::run(&settings, &args),
         Verb::Serve(args) => serve::run(settings, args),
         Verb::Ps(args) => operate::ps(&args),
         Verb::Kill(args) => operate::kill(&args),

@@ -248,7 +248,7 @@ fn from_template(
             "export function run(input: object) {\n  return input;\n}\n",
         ),
         // A preview 1 module without a JSON library: it gives back its input.
-        Language::Wasm => (
+        Language::Wasm | Language::Bash => (
             "wat",
             include_str!("new/hello.wat"),
             include_str!("new/hello.wat"),

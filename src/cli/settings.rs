@@ -40,6 +40,9 @@ pub struct Flags {
     /// Base folder of scripts, scanned too; may be given again
     #[arg(long, global = true, help_heading = HEADING, value_name = "PATH")]
     pub scripts: Vec<PathBuf>,
+    /// Folder of skills (SKILL.md); may be given again
+    #[arg(long, global = true, help_heading = HEADING, value_name = "DIR")]
+    pub skills: Vec<PathBuf>,
     /// Folder of *.policy.toml, or one such file
     #[arg(long, global = true, help_heading = HEADING, value_name = "PATH")]
     pub policies: Option<PathBuf>,
@@ -68,6 +71,8 @@ pub struct Settings {
     pub tools: Vec<PathBuf>,
     /// Base folders of scripts (scanned too), explicit ones or `user_scripts` under the root.
     pub scripts: Vec<PathBuf>,
+    /// Folders of skills, explicit ones or `skills` under the root.
+    pub skills: Vec<PathBuf>,
     /// `None`: the built-in policies.
     pub policies: Option<PathBuf>,
     /// `None`: this user has no folder for it, and calls are refused until one is named.
@@ -111,6 +116,7 @@ pub struct Config {
     root: Option<PathBuf>,
     tools: Option<Vec<PathBuf>>,
     scripts: Option<Vec<PathBuf>>,
+    skills: Option<Vec<PathBuf>>,
     policies: Option<PathBuf>,
     audit_log: Option<PathBuf>,
     audit_segment_bytes: Option<u64>,
@@ -264,18 +270,12 @@ impl Settings {
                 Refusal::new(Exit::Host, words)
             })?,
         };
-        let tools = sources.many(
-            "tools",
-            &flags.tools,
-            config.tools.take(),
-            &root.join("tool-defs"),
-        )?;
-        let scripts = sources.many(
-            "scripts",
-            &flags.scripts,
-            config.scripts.take(),
-            &root.join("user_scripts"),
-        )?;
+        let usual = root.join("tool-defs");
+        let tools = sources.many("tools", &flags.tools, config.tools.take(), &usual)?;
+        let usual = root.join("user_scripts");
+        let scripts = sources.many("scripts", &flags.scripts, config.scripts.take(), &usual)?;
+        let usual = root.join("skills");
+        let skills = sources.many("skills", &flags.skills, config.skills.take(), &usual)?;
         let policies = sources
             .one("policies", flags.policies.as_ref(), config.policies.take())?
             .or_else(|| {
@@ -321,6 +321,7 @@ impl Settings {
             root,
             tools,
             scripts,
+            skills,
             policies,
             audit_log,
             packages,
@@ -397,9 +398,9 @@ impl Settings {
             .unwrap_or_else(|| self.root.join(POLICIES))
     }
 
-    /// Folders that are scanned for manifests: both kinds.
+    /// Folders that are scanned for manifests and skills.
     pub fn scanned(&self) -> Vec<PathBuf> {
-        union(&self.tools, &self.scripts)
+        union(&union(&self.tools, &self.scripts), &self.skills)
     }
 
     /// Base folders of scripts: both kinds, the scripts' own first.
@@ -450,7 +451,7 @@ impl Sources<'_> {
         let variable = format!("TOOLHOST_{}", name.replace('-', "_").to_uppercase());
         let (values, said_by) = match ((self.variables)(&variable), &self.config_file) {
             _ if !flags.is_empty() => (flags.to_vec(), FLAG.to_owned()),
-            (Some(value), _) if ["tools", "scripts"].contains(&name) => {
+            (Some(value), _) if ["tools", "scripts", "skills"].contains(&name) => {
                 let paths =
                     std::env::split_paths(&value).filter(|path| !path.as_os_str().is_empty());
                 (paths.collect(), variable)
@@ -752,7 +753,11 @@ mod tests {
             (vec![at("tool-defs")], vec![at("user_scripts")])
         );
         assert_eq!(plain.policies, Some(at("sandbox-policies")));
-        assert_eq!(plain.scanned(), [at("tool-defs"), at("user_scripts")]);
+        let skills = plain.root.join("skills");
+        assert_eq!(
+            plain.scanned(),
+            [at("tool-defs"), at("user_scripts"), skills]
+        );
         assert_eq!(plain.bases(), [at("user_scripts"), at("tool-defs")]);
         assert_eq!(plain.said_by["tools"], UNDER_ROOT);
 

@@ -47,6 +47,8 @@ struct Scope {
     snapshot: Arc<Snapshot>,
     /// Folders of tools, and of policies.
     folders: BTreeSet<PathBuf>,
+    /// The folders of skills, in which every file counts.
+    skills: Vec<PathBuf>,
     /// Paths from the settings: folders, which may appear and disappear, and a policy file.
     named: BTreeSet<PathBuf>,
 }
@@ -80,6 +82,7 @@ impl Scope {
             return false;
         }
         is_definition_file(name)
+            || self.skills.iter().any(|skill| path.starts_with(skill))
             || policy::is_rules_file(name)
             || appears
                 && (self.folders.contains(path)
@@ -157,6 +160,7 @@ impl Watch {
         let scope = Arc::new(Scope {
             snapshot: snapshot.clone(),
             folders,
+            skills: settings.skills.clone(),
             named,
         });
         self.watcher = None;

@@ -37,6 +37,7 @@ pub fn keep_settings(flags: &Flags) {
         ("root", one(&flags.root)),
         ("tools", flags.tools.clone()),
         ("scripts", flags.scripts.clone()),
+        ("skills", flags.skills.clone()),
         ("policies", one(&flags.policies)),
         ("config", one(&flags.config)),
         ("audit-log", one(&flags.audit_log)),

@@ -20,6 +20,8 @@ pub const CALL_STATUS: (&str, &str) = ("BackgroundCallService", "status");
 
 /// The service and method by which a model looks for tools.
 pub const SEARCH_TOOLS: (&str, &str) = ("ToolRegistryService", "searchTools");
+/// The service of the tools for skills. A call of `run` is taken for one of the skill's own tool.
+pub const SKILL_SERVICE: &str = "SkillService";
 /// Those of a call that names its tool, which the service takes for a call of that tool.
 const CALL_TOOL: (&str, &str) = ("ToolRegistryService", "callTool");
 
@@ -89,6 +91,12 @@ impl Methods {
             let message = "This process has no index of its tools.";
             Err(Fault::new(Kind::ServiceError, message))
         });
+        for name in ["list", "read", "run"] {
+            methods.register_sync(SKILL_SERVICE, name, |_| {
+                let message = "This process does not serve skills by an alias.";
+                Err(Fault::new(Kind::CapabilityError, message))
+            });
+        }
         methods.register_sync(CALL_TOOL.0, CALL_TOOL.1, |_| {
             let message = "Call the tool by its own id: core:call-tool is for MCP clients alone.";
             Err(Fault::new(Kind::CapabilityError, message))

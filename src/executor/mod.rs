@@ -102,7 +102,13 @@ impl Call {
         &self,
         confinement: &policy::Confinement,
     ) -> Result<Result<Vec<u8>, Ending>, fault::Fault> {
-        let input = serde_json::to_vec(&self.input).map_err(|e| {
+        // A script of a skill reads the text as it is.
+        let text = self
+            .input
+            .as_str()
+            .filter(|_| self.manifest.skill().is_some());
+        let input = text.map_or_else(|| serde_json::to_vec(&self.input), |it| Ok(it.into()));
+        let input = input.map_err(|e| {
             fault::Fault::new(fault::Kind::InternalError, "the input cannot be written")
                 .person(e.to_string())
         })?;

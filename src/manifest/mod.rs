@@ -16,6 +16,7 @@ pub mod pattern;
 pub mod reader;
 pub mod schema;
 mod selector;
+pub mod skill;
 mod types;
 
 pub use crate::base::problem::{At, Code, Problem, Severity};
@@ -26,4 +27,5 @@ pub use file::{SCHEMA, read};
 pub use listed::ListedTool;
 pub use pattern::{Pattern, PatternShape, parse as parse_pattern};
 pub use selector::Selector;
+pub use skill::SKILL_FILE;
 pub use types::*;

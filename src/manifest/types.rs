@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// How a tool is run.
 #[derive(Clone, Debug)]
@@ -45,6 +45,8 @@ pub enum Handler {
     Extension { kind: String },
     /// `prompt`, `resource`: shown, not run.
     Document(Document),
+    /// A folder with a `SKILL.md`, whose scripts calls name. No manifest has this type.
+    Skill(Skill),
 }
 
 impl Handler {
@@ -91,6 +93,47 @@ pub struct McpTool {
     /// Its name at the server, and in its list.
     pub name: String,
     pub server: Arc<Manifest>,
+}
+
+/// What a folder holds beside the text of its `SKILL.md`.
+#[derive(Clone, Debug)]
+pub struct Skill {
+    pub name: String,
+    /// All that stands above the text, control characters made visible.
+    pub front: Map<String, Value>,
+    /// The size of each file, bytes, by its path in the folder.
+    pub files: BTreeMap<String, u64>,
+    /// SHA-256 of each file, hex, once somebody asked.
+    pub digests: Arc<OnceLock<BTreeMap<String, String>>>,
+}
+
+impl Skill {
+    /// The scripts that can run here, each with its language.
+    pub fn scripts(&self) -> impl Iterator<Item = (&String, Language)> {
+        let files = self.files.keys();
+        files.filter_map(|path| Some((path, language_of(path)?)))
+    }
+
+    /// The language of a script, by its path. `Err`: why it cannot be run.
+    pub fn script(&self, path: &str) -> Result<Language, String> {
+        let shown = text::printable(&text::head(path, 200));
+        if !self.files.contains_key(path) {
+            return Err(format!("the skill has no file '{shown}'"));
+        }
+        language_of(path).ok_or_else(|| {
+            format!(
+                "'{shown}' is not a script that runs here: Python, Node.js, Bun, WASI and bash do"
+            )
+        })
+    }
+}
+
+fn language_of(path: &str) -> Option<Language> {
+    let ending = Path::new(path).extension()?.to_str()?;
+    match ending {
+        "sh" | "bash" => Some(Language::Bash),
+        _ => Language::of_file_name(path).first().copied(),
+    }
 }
 
 /// Another tool under the name of this one.
@@ -299,6 +342,14 @@ impl Manifest {
         }
     }
 
+    /// What its folder holds, if this is a skill.
+    pub fn skill(&self) -> Option<&Skill> {
+        match &self.handler {
+            Handler::Skill(skill) => Some(skill),
+            _ => None,
+        }
+    }
+
     /// The server, if this is one or one of its tools.
     pub fn mcp_server(&self) -> Option<&McpServer> {
         match &self.of_process().handler {
@@ -440,9 +491,12 @@ pub enum Language {
     Nodejs,
     Bun,
     Wasm,
+    /// Of skills alone.
+    Bash,
 }
 
 impl Language {
+    /// Those that a manifest can name.
     pub const ALL: [Language; 4] = [
         Language::Python,
         Language::Nodejs,
@@ -457,6 +511,7 @@ impl Language {
             Language::Nodejs => "nodejs",
             Language::Bun => "bun",
             Language::Wasm => "wasm",
+            Language::Bash => "bash",
         }
     }
 
@@ -493,6 +548,7 @@ impl Language {
             Language::Nodejs => ".js, .mjs or .cjs",
             Language::Bun => ".ts, .js and the like",
             Language::Wasm => ".wasm or .wat",
+            Language::Bash => ".sh or .bash",
         }
     }
 }

@@ -42,7 +42,7 @@ pub use reports::{audit, diff, suggest, who_can};
 pub use verdicts::advisories;
 pub use verdicts::approved::{Approval, ApprovalState, SOURCE_TEXT};
 pub use verdicts::capability::needs_of;
-pub use verdicts::decide::{RUN_CODE, SCRIPT_SERVICE, decide, decide_run};
+pub use verdicts::decide::{RUN_CODE, SCRIPT_SERVICE, decide, decide_run, decide_skill_script};
 pub use verdicts::packages::{refused as refused_packages, unlocked};
 pub use verdicts::runtime::ENVIRONMENTS;
 pub use verdicts::sessions::takes_source;

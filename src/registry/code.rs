@@ -3,6 +3,7 @@
 use crate::base::store::{self, ContentStore, Limits, RecordKind, Tree};
 use crate::base::{files, lock, text};
 use crate::manifest;
+use crate::manifest::skill::{OUTPUT, SKILL_FILE};
 use crate::policy::{
     self, ApprovalRecord, ApprovedCode, Area, Code, CodeFolders, CodePlaces, CopiedTree,
     WritablePath, WritablePaths,
@@ -387,6 +388,10 @@ impl Making<'_> {
             let points = self.points.iter().map(|point| &point.tree);
             let points = points.filter_map(|tree| copied.copy_of(tree));
             points.into_iter().try_for_each(fs::create_dir_all)?;
+            if self.places.manifest.ends_with(SKILL_FILE) {
+                // Where its scripts find the folder of results.
+                fs::create_dir_all(copied.copy.join(OUTPUT))?;
+            }
             let paths = self.code.files.keys().map(|name| self.places.path(name));
             for path in paths {
                 if let Some(to) = copied.copy_of(&path) {

@@ -4,9 +4,10 @@
 use super::open_beneath::{self, Base, OpenError};
 use super::scan::{self, Candidate};
 use super::scripts;
+use super::skills;
 use super::tool::{
     self, Claim, DESCRIPTOR, Described, Discovery, ENDING, FileReport, Source, Status, Tool,
-    nowhere,
+    nowhere, panicked,
 };
 use crate::base::{files, json, sha256_hex, text};
 use crate::fault::Kind;
@@ -56,6 +57,18 @@ pub const BUILTIN_FILES: &[(&str, &str)] = &[
     (
         "search-tools.tool.json",
         include_str!("../../tool-defs/core/search-tools.tool.json"),
+    ),
+    (
+        "list-skills.tool.json",
+        include_str!("../../tool-defs/core/list-skills.tool.json"),
+    ),
+    (
+        "read-skill.tool.json",
+        include_str!("../../tool-defs/core/read-skill.tool.json"),
+    ),
+    (
+        "run-skill-script.tool.json",
+        include_str!("../../tool-defs/core/run-skill-script.tool.json"),
     ),
     (
         "task-status.tool.json",
@@ -118,6 +131,8 @@ pub struct DirectToolLoader {
     /// Manifests elsewhere, each looked at alone.
     files: Vec<PathBuf>,
     stricter: Option<schema::Schema>,
+    /// Folders of skills.
+    skills: Vec<PathBuf>,
 }
 
 /// The result of one file: what it holds, or, if it cannot be loaded, the scripts that it names.
@@ -136,12 +151,19 @@ impl DirectToolLoader {
             scripts,
             files: Vec::new(),
             stricter: None,
+            skills: Vec::new(),
         }
     }
 
     /// Adds single manifests from any place; the folder of each is a script base, too.
     pub fn and_files(mut self, files: Vec<PathBuf>) -> DirectToolLoader {
         self.files = files;
+        self
+    }
+
+    /// Adds folders in which skills are looked for.
+    pub fn and_skills(mut self, folders: Vec<PathBuf>) -> DirectToolLoader {
+        self.skills = folders;
         self
     }
 
@@ -173,12 +195,10 @@ impl DirectToolLoader {
     fn read_guarded(&self, candidate: &Candidate, bases: &scripts::Bases) -> Read {
         let read = std::panic::AssertUnwindSafe(|| self.read(candidate, bases));
         std::panic::catch_unwind(read).unwrap_or_else(|_| {
-            let message = "this file made the reader fail: a fault in toolhost; please report it";
             let path = candidate.base.path.join(&candidate.relative);
             let found = Err(claim(&path, b"", bases));
-            let problem = Problem::new(Severity::Error, Code::Unreadable, "", message);
             Read {
-                report: FileReport::skipped(path, problem),
+                report: FileReport::skipped(path, panicked()),
                 list: None,
                 found,
             }
@@ -474,6 +494,7 @@ impl Source for DirectToolLoader {
     fn discover(&self) -> Result<Discovery, String> {
         let mut discovery = Discovery::default();
         let mut candidates = scan::scan(self.tools.iter().chain(&self.scripts), &mut discovery);
+        candidates.retain(|candidate| !candidate.is_skill());
         candidates.extend(self.files.iter().filter_map(|file| scan::single(file)));
         let bases = self.script_bases();
         for Read {
@@ -493,6 +514,7 @@ impl Source for DirectToolLoader {
                 Err(claim) => discovery.claims.push(claim),
             }
         }
+        skills::discover(&self.skills, &mut discovery);
         // The scan's own reports are in the order of the disk.
         discovery.reports.sort_by(|a, b| a.path.cmp(&b.path));
         Ok(discovery)

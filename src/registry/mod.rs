@@ -12,6 +12,7 @@ mod reload;
 mod remote_source;
 mod scan;
 pub mod scripts;
+mod skills;
 mod snapshot;
 mod sources;
 mod tool;
@@ -21,6 +22,7 @@ pub use load::{BUILTIN_FILES, Builtin, DirectToolLoader, locate, position};
 pub use open_beneath::read_beneath;
 pub use reload::Registry;
 pub use remote_source::{Announced, MAX_TOOLS as MAX_ANNOUNCED_TOOLS};
+pub use skills::{read_skill_file, skill_digests};
 pub use snapshot::{Filter, Snapshot};
 pub use tool::{
     CORE, Claim, Described, Discovery, ENDING, ENDINGS, FileReport, Source, Status, Tool,

@@ -8,7 +8,7 @@
 use super::conflicts::{Incumbents, Refused, written_by};
 use super::tool::{Claim, Tool};
 use crate::base::text;
-use crate::manifest::Code;
+use crate::manifest::{Code, Skill};
 use crate::policy;
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -232,8 +232,10 @@ pub(super) fn own_trees(
 }
 
 fn writes(tool: &Tool) -> bool {
-    // What its server writes, a tool writes.
-    !tool.manifest.requested.write.is_empty() && tool.manifest.mcp_tool().is_none()
+    let manifest = &tool.manifest;
+    // What its server writes, a tool writes. What a skill writes is for its policy alone to say.
+    manifest.skill().is_some()
+        || !manifest.requested.write.is_empty() && manifest.mcp_tool().is_none()
 }
 
 pub(super) fn writable_paths<'t>(
@@ -252,12 +254,15 @@ pub(super) fn writable_paths<'t>(
     )
 }
 
-/// The tool's manifest and script, if they are files, and the links that lead to its folder.
+/// The tool's manifest and scripts, if they are files, and the links that lead to its folder.
 pub(super) fn files(tool: &Tool) -> impl Iterator<Item = PathBuf> + use<> {
     let files = [Some(tool.site.manifest.clone()), tool.site.script.clone()];
+    let scripts = tool.manifest.skill().into_iter().flat_map(Skill::scripts);
+    let scripts: Vec<PathBuf> = scripts.map(|it| tool.site.folder.join(it.0)).collect();
     files
         .into_iter()
         .flatten()
+        .chain(scripts)
         .chain(tool.site.links.clone())
         .filter(|path| !path.as_os_str().is_empty())
 }

@@ -8,7 +8,7 @@
 use super::open_beneath::Base;
 use super::tool::{Discovery, ENDING, FileReport, is_manifest_file, is_nearly_manifest_file};
 use crate::base::{files, text};
-use crate::manifest::{Code, Problem, Severity, ToolPaths};
+use crate::manifest::{Code, Problem, SKILL_FILE, Severity, ToolPaths};
 use crate::quantity::{MAX_SCAN_DEPTH, MAX_SCAN_ENTRIES};
 use std::collections::HashSet;
 use std::fs::{DirEntry, read_dir};
@@ -17,12 +17,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Folders that package managers and interpreters fill; hidden folders are skipped anyway.
-const SKIPPED_FOLDERS: &[&str] = &["node_modules", "__pycache__", "venv", "site-packages"];
+pub(super) const SKIPPED_FOLDERS: &[&str] =
+    &["node_modules", "__pycache__", "venv", "site-packages"];
 
 /// One file that looks like a manifest.
 pub(super) struct Candidate {
     pub base: Arc<Base>,
     pub relative: PathBuf,
+}
+
+impl Candidate {
+    pub fn is_skill(&self) -> bool {
+        self.relative.ends_with(SKILL_FILE)
+    }
 }
 
 /// Lists base folders. A folder given twice, or inside another, gives each file once.
@@ -213,7 +220,7 @@ impl Scan<'_> {
         if name.starts_with('.') || (kind.is_dir() && SKIPPED_FOLDERS.contains(&name.as_ref())) {
             return None;
         }
-        if is_manifest_file(&name) {
+        if is_manifest_file(&name) || name == SKILL_FILE {
             if let Ok(relative) = path.strip_prefix(&base.path)
                 && self.seen.insert(path.clone())
             {

@@ -2,7 +2,7 @@
 
 use crate::base::text;
 use crate::manifest::mcp::LIST_ENDING;
-use crate::manifest::{Manifest, Problem, ServiceDescriptor, Severity, ToolPaths};
+use crate::manifest::{Code, Manifest, Problem, ServiceDescriptor, Severity, ToolPaths};
 use crate::policy;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -103,6 +103,12 @@ impl Tool {
         }
         text::path(&self.site.manifest)
     }
+}
+
+/// Of a file whose reader failed.
+pub(super) fn panicked() -> Problem {
+    let message = "this file made the reader fail: a fault in toolhost; please report it";
+    Problem::new(Severity::Error, Code::Unreadable, "", message)
 }
 
 /// The result for one file.

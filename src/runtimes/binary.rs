@@ -13,10 +13,11 @@ use std::path::{Path, PathBuf};
 const MAX_TEXT_BYTES: u64 = 256 * 1024;
 
 /// The names of each interpreter on a search path.
-pub(super) const LANGUAGES: [(Language, &[&str]); 3] = [
+pub(super) const LANGUAGES: [(Language, &[&str]); 4] = [
     (Language::Python, &["python3", "python"]),
     (Language::Nodejs, &["node", "nodejs"]),
     (Language::Bun, &["bun"]),
+    (Language::Bash, &["bash"]),
 ];
 
 /// An interpreter's file: where it was found, and the file that this leads to.
@@ -64,6 +65,7 @@ fn fits(language: Language, real: &Path) -> bool {
         Language::Python => name.starts_with("python"),
         Language::Nodejs => name.starts_with("node"),
         Language::Bun => name.starts_with("bun"),
+        Language::Bash => name.starts_with("bash"),
         Language::Wasm => false,
     }
 }

@@ -36,7 +36,7 @@ pub fn lacks_guard(runtime: &Runtime) -> Option<String> {
         Language::Python => [3, 8],
         Language::Nodejs => [20, 6],
         Language::Bun => [1, 2],
-        Language::Wasm => return None,
+        Language::Wasm | Language::Bash => return None,
     };
     let version: Vec<u64> = runtime
         .version
@@ -76,7 +76,7 @@ pub fn guard(shape: &Shape) -> Guard {
         Language::Python => guard.virtual_environment(program, &shape.runtime),
         Language::Nodejs => guard.arguments.push(NODE),
         Language::Bun => guard.arguments.extend(BUN.split(' ')),
-        Language::Wasm => {}
+        Language::Wasm | Language::Bash => {}
     }
     guard
 }

@@ -18,7 +18,7 @@ pub use trust::{OffLimits, outside};
 use crate::base::files;
 use crate::manifest::Language;
 use crate::policy;
-use binary::{Binary, LANGUAGES, follow};
+use binary::{Binary, LANGUAGES, Roots, follow};
 use probe::InterpreterProbe;
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -218,6 +218,7 @@ fn resolve(
         Language::Nodejs | Language::Bun => {
             javascript::runtime(language, &binary, found, off_limits, probe)?
         }
+        Language::Bash => shell(&binary, found),
         Language::Wasm => {
             return Err("wasm runs in this binary and has no interpreter to name".to_owned());
         }
@@ -228,6 +229,22 @@ fn resolve(
         .try_for_each(|root| trust::readable_by_tools(root))?;
     outside(&runtime, off_limits)?;
     Ok(runtime)
+}
+
+/// A shell, which needs nothing but its own file.
+fn shell(binary: &Binary, found: &str) -> policy::Runtime {
+    let mut roots = Roots::default();
+    roots.add(&binary.real);
+    roots.store(&binary.real);
+    policy::Runtime {
+        language: Language::Bash,
+        program: policy::Program::Path(binary.real.clone()),
+        arguments: Vec::new(),
+        roots: roots.finish(),
+        version: "unknown (its files do not say)".to_owned(),
+        found: found.to_owned(),
+        environment: None,
+    }
 }
 
 fn note(notes: &mut Vec<String>, text: String) {
@@ -245,7 +262,7 @@ pub fn cells_shim(language: Language) -> Option<(&'static str, &'static str)> {
     match language {
         Language::Python => Some(("/.toolhost/cells.py", include_str!("shims/cells.py"))),
         Language::Nodejs => Some(("/.toolhost/cells.cjs", include_str!("shims/cells.cjs"))),
-        Language::Bun | Language::Wasm => None,
+        Language::Bun | Language::Wasm | Language::Bash => None,
     }
 }
 
@@ -264,7 +281,7 @@ pub fn shim(shape: &policy::Shape) -> Option<(&'static str, &'static str)> {
         Language::Nodejs | Language::Bun => {
             Some(("/.toolhost/entry.mjs", include_str!("shims/entry.mjs")))
         }
-        Language::Wasm => None,
+        Language::Wasm | Language::Bash => None,
     }
 }
 
@@ -298,7 +315,7 @@ pub fn calls_shim(language: Language) -> Option<(&'static str, &'static str)> {
     match language {
         Language::Python => Some(("/.toolhost/calls.py", include_str!("shims/calls.py"))),
         Language::Nodejs => Some(("/.toolhost/calls.cjs", include_str!("shims/calls.cjs"))),
-        Language::Bun | Language::Wasm => None,
+        Language::Bun | Language::Wasm | Language::Bash => None,
     }
 }
 

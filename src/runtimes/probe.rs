@@ -78,6 +78,7 @@ impl<'a> InterpreterProbe<'a> {
             Language::Python => &["-c", "import sys; print(sys.executable)"],
             Language::Nodejs => &["-p", "process.execPath"],
             Language::Bun => &["-e", "console.log(process.execPath)"],
+            Language::Bash => &["-c", "echo \"$BASH\""],
             Language::Wasm => return Err("wasm has no interpreter".to_owned()),
         };
         self.off_limits.check_launcher(launcher, &self.home)?;

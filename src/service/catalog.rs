@@ -488,7 +488,7 @@ impl Catalog {
     /// Whether this host can run the handler.
     fn runs(&self, handler: &Handler) -> Result<(), Fault> {
         match handler {
-            Handler::Client(_) | Handler::McpServer(_) => Ok(()),
+            Handler::Client(_) | Handler::McpServer(_) | Handler::Skill(_) => Ok(()),
             Handler::ServiceMethod { .. } => self.executors.methods.find(handler).map(drop),
             _ => self.executor(handler).map(drop),
         }
@@ -534,6 +534,7 @@ impl Catalog {
                     .ok_or_else(|| lacking("tools of services elsewhere"))
             }
             Handler::Client(_) => Err(client_runs()),
+            Handler::Skill(_) => Err(lacking("a skill without a script")),
             Handler::Alias(_) => Err(lacking("an alias whose tool is gone")),
         }
     }
@@ -542,7 +543,7 @@ impl Catalog {
         let executors = &self.executors;
         let found = match language {
             Language::Wasm => &executors.wasm,
-            Language::Python | Language::Nodejs | Language::Bun => &executors.process,
+            _ => &executors.process,
         };
         found.clone().ok_or_else(|| {
             Fault::new(
@@ -553,6 +554,11 @@ impl Catalog {
     }
 }
 
+/// Whether it is a tool by which skills are listed, read and run.
+fn is_of_skills(handler: &Handler) -> bool {
+    matches!(handler, Handler::ServiceMethod { service, .. } if service == method::SKILL_SERVICE)
+}
+
 /// The tools to offer: for each id the version that a call of the id gets, if that can be called
 /// here and is listed.
 pub fn offered(
@@ -560,8 +566,10 @@ pub fn offered(
     called: impl Fn(&str) -> Option<Arc<Tool>>,
     can_call: impl Fn(&Arc<Tool>) -> bool,
 ) -> Vec<Arc<Tool>> {
+    let has_skills = tools.iter().any(|tool| tool.manifest.skill().is_some());
     tools.retain(|tool| {
         tool.manifest.is_listed
+            && (has_skills || !is_of_skills(&tool.manifest.handler))
             && tool.manifest.document().is_none()
             && called(&tool.manifest.id).is_some_and(|it| it.reference() == tool.reference())
             && can_call(tool)

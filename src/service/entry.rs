@@ -20,8 +20,9 @@ use super::record::{CallRecord, RecordSinks};
 use super::refusals::Refusals;
 use super::report::{CallResult, Report};
 use super::request::{CallRequest, Caller, EventStream, Sink, new_id};
-use super::search::{Search, SearchTool};
+use super::search::{Search, SearchTool, named_call};
 use super::sessions::Sessions;
+use super::skills;
 use super::stops::StopFile;
 use super::traces::spans::Traces;
 use crate::executor::ToolAnswer;
@@ -149,6 +150,7 @@ impl Service {
         let tool = Arc::new(SearchTool(search.clone()));
         let methods = catalog.methods();
         methods.register_executor(SEARCH_TOOLS.0, SEARCH_TOOLS.1, tool);
+        skills::register(&catalog);
         let timeout = settings.confirmation_timeout;
         let confirmations = Confirmations::new(calls.clone(), limiter.clone(), timeout);
         let confirmations = Arc::new(confirmations);
@@ -214,6 +216,7 @@ impl Service {
     /// counts as running until its report is dropped (`Report::slot`). Dropping the future cancels,
     /// kills, reaps and records.
     pub async fn call(&self, mut request: CallRequest, sink: Sink) -> Report {
+        named_call::unwrap_skill(&mut request).await;
         let id = request.id.take().unwrap_or_else(new_id);
         let span = self.traces.of_call(request.reporting.trace.take());
         request.reporting.trace = span.context().cloned();

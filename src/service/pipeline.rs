@@ -647,6 +647,7 @@ impl Pipeline {
             confinement.per_call.ready = Some(ready::digest_of_server(&tool.server, shape));
         }
         confinement.per_call.env = Hidden(std::mem::take(&mut target.code.env));
+        confinement.per_call.words = std::mem::take(&mut target.code.words);
         if decision.conditions.context {
             let context = admitted
                 .context_of(target, confinement.per_call.timeout_ms)

@@ -135,7 +135,8 @@ impl Readiness {
             | Handler::McpTool(_)
             | Handler::Document(_)
             | Handler::Client(_)
-            | Handler::Alias(_) => Ok(()),
+            | Handler::Alias(_)
+            | Handler::Skill(_) => Ok(()),
         };
         Readiness::of(tool, decision, runs)
     }

@@ -612,6 +612,7 @@ impl CallRecord {
             Some(Handler::Document(_)) => ("document", String::new()),
             Some(Handler::Client(_)) => ("client", String::new()),
             Some(Handler::McpTool(tool)) => ("mcp", tool.name.clone()),
+            Some(Handler::Skill(skill)) => ("skill", skill.name.clone()),
             Some(Handler::Script(_) | Handler::McpServer(_) | Handler::Alias(_)) | None => {
                 ("", String::new())
             }

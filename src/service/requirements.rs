@@ -1,10 +1,13 @@
 //! Adds to policy's decision about a script the packages that the files beside it request. A file
 //! counts for its own script only.
 
+use super::script::SkillScript;
 use crate::manifest::{Language, ToolPaths};
 use crate::packages::{self, PackageRequirements, ScriptLocation};
 use crate::policy::packages::Ecosystem;
-use crate::policy::{self, Allowance, Decision, FileProblem, Machine, Policies};
+use crate::policy::{
+    self, Allowance, Decision, FileProblem, Machine, Policies, RunTarget, decide_skill_script,
+};
 use crate::registry::{Snapshot, Tool};
 use std::path::Path;
 use std::sync::Arc;
@@ -32,6 +35,7 @@ pub fn decide(
         script.add(&mut decision, snapshot, machine);
     }
     if tool.manifest.handler.script().is_none()
+        && tool.manifest.skill().is_none()
         && decision
             .packages
             .allowed
@@ -101,6 +105,31 @@ pub(super) fn of_source(
         is_guest: false,
     };
     script.add(&mut decision, snapshot, machine);
+    decision
+}
+
+/// What policy decides about a script of a skill, with what the script asks for.
+pub fn of_skill_script(
+    skill: &Tool,
+    script: &SkillScript,
+    snapshot: &Snapshot,
+    policies: &Policies,
+    machine: &Machine,
+) -> Decision {
+    let target = RunTarget {
+        site: script.site_in(skill),
+        language: script.language,
+    };
+    let mut decision = decide_skill_script(&skill.manifest, &target, policies, machine);
+    let required = ScriptOfTool {
+        site: &target.site,
+        language: target.language,
+        is_run: true,
+        is_guest: false,
+    };
+    if Ecosystem::for_language(target.language).is_some() {
+        required.add(&mut decision, snapshot, machine);
+    }
     decision
 }
 

@@ -6,8 +6,9 @@ use crate::base::json;
 use crate::executor::method::ScriptMethod;
 use crate::executor::process::grants;
 use crate::fault::{Fault, Kind};
-use crate::manifest::Language;
+use crate::manifest::{Language, Skill, ToolPaths};
 use crate::quantity;
+use crate::registry::Tool;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -108,6 +109,49 @@ impl ScriptArguments {
         } else {
             Err(Fault::of_flaws(Kind::ParameterValidationError, flaws))
         }
+    }
+}
+
+/// A script of a skill.
+#[derive(Clone, Debug)]
+pub struct SkillScript {
+    /// In the folder of the skill.
+    pub path: String,
+    pub language: Language,
+}
+
+impl SkillScript {
+    pub fn site_in(&self, skill: &Tool) -> ToolPaths {
+        ToolPaths {
+            script: Some(skill.site.folder.join(&self.path)),
+            ..skill.site.clone()
+        }
+    }
+}
+
+/// The arguments of a call of a skill, which fit its schema.
+pub(super) struct SkillCall {
+    pub script: SkillScript,
+    pub words: Vec<String>,
+    pub stdin: String,
+}
+
+impl SkillCall {
+    pub fn read(skill: &Skill, given: &Value) -> Result<SkillCall, Fault> {
+        // As the skill's own text writes it.
+        let path = given["script"].as_str().unwrap_or_default();
+        let path = path.strip_prefix("./").unwrap_or(path).to_owned();
+        let refuse = |why| {
+            let message = format!("Input parameter 'script': {why}.");
+            Fault::new(Kind::ParameterValidationError, message)
+        };
+        let language = skill.script(&path).map_err(refuse)?;
+        let words = given["args"].as_array().into_iter().flatten();
+        Ok(SkillCall {
+            script: SkillScript { path, language },
+            words: words.filter_map(Value::as_str).map(str::to_owned).collect(),
+            stdin: given["stdin"].as_str().unwrap_or_default().to_owned(),
+        })
     }
 }
 

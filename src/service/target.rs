@@ -17,7 +17,7 @@ use super::record::CallRecord;
 use super::redaction::Redaction;
 use super::report::CallResult;
 use super::requirements;
-use super::script::{ScriptArguments, language_of, language_of_source};
+use super::script::{ScriptArguments, SkillCall, language_of, language_of_source};
 use super::sessions;
 use crate::base::semaphore::Permit;
 use crate::base::text::printable;
@@ -107,6 +107,8 @@ pub(super) struct Code {
     /// The tools that it may call.
     pub tools: Vec<Arc<registry::Tool>>,
     pub env: BTreeMap<String, String>,
+    /// Words after the script.
+    pub words: Vec<String>,
 }
 
 impl Decided {
@@ -306,7 +308,7 @@ impl Targets<'_> {
             timeout_ms,
             ..
         } = &found;
-        let decided = decided.clone();
+        let mut decided = decided.clone();
         let timeout_ms = *timeout_ms;
         let handler = &tool.manifest.handler;
         let method = match handler {
@@ -335,12 +337,22 @@ impl Targets<'_> {
             let target = self.script_target(script, found, arguments, record).await;
             return target.map_err(|fault| method::restore_names(&handler, fault));
         }
+        let skill = match handler {
+            Handler::Skill(skill) => Some(SkillCall::read(skill, &arguments.input)?),
+            _ => None,
+        };
+        if let Some(call) = &skill {
+            decided = self.decide_skill(call, &found, record).await?;
+        }
         let runner = match handler {
             Handler::Client(what) => Runner::Client(HandedTool {
                 name: self.client.name_of(tool)?,
                 what: what.clone(),
             }),
-            _ => Runner::Here(self.catalog.executor(handler)?),
+            _ => match &skill {
+                Some(call) => Runner::Here(self.catalog.script_executor(call.script.language)?),
+                None => Runner::Here(self.catalog.executor(handler)?),
+            },
         };
         let script = match &runner {
             Runner::Here(executor) => {
@@ -349,20 +361,27 @@ impl Targets<'_> {
             Runner::Client(_) => None,
         };
         let offered = offered(&found, &decided.decision);
+        let site = skill.as_ref().map(|call| call.script.site_in(tool));
+        let site = site.unwrap_or_else(|| tool.site.clone());
+        let (words, input) = match skill {
+            Some(call) => (call.words, call.stdin.into()),
+            None => (Vec::new(), arguments.input),
+        };
         Ok(Decided {
             tools: found.ids().cloned().collect(),
             runner,
             owners: Vec::new(),
             decided,
             code: Code {
-                site: tool.site.clone(),
+                site,
                 script,
                 source: None,
                 session: None,
                 tools: offered,
                 env: BTreeMap::new(),
+                words,
             },
-            input: arguments.input,
+            input,
             redaction: arguments.redaction,
             timeout_ms,
             files: Files::default(),
@@ -456,6 +475,7 @@ impl Targets<'_> {
                 session: given.session,
                 tools,
                 env: given.env,
+                words: Vec::new(),
             },
             input,
             redaction,
@@ -464,6 +484,30 @@ impl Targets<'_> {
             enveloped: true,
             found,
         })
+    }
+
+    /// Policy's decision about a script of a skill.
+    async fn decide_skill(
+        &self,
+        call: &SkillCall,
+        found: &FoundTool,
+        record: &mut CallRecord,
+    ) -> Result<Arc<CachedDecision>, Fault> {
+        let script = call.script.clone();
+        let (tool, decisions) = (found.tool.clone(), found.decisions.clone());
+        let decide = move || {
+            let DecisionCache {
+                snapshot,
+                policies,
+                rules,
+                ..
+            } = &*decisions;
+            requirements::of_skill_script(&tool, &script, snapshot, policies, &rules.machine)
+        };
+        let decision = found.deadline.run(true, decide).await?;
+        record.decided(&decision, policy::call_notes(&decision, found.timeout_ms));
+        let refused = decision.refused().cloned();
+        refused.map_or_else(|| Ok(Arc::new(decision.into())), Err)
     }
 
     /// The script that the arguments name, or the source text that they hold.

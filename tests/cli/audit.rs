@@ -88,7 +88,7 @@ fn a_report_of_every_tool_is_not_held_in_memory() {
     let whole: Value = serde_json::from_slice(&fs::read(&printed).unwrap()).unwrap();
     assert_eq!(
         whole["tools"].as_array().unwrap().len(),
-        607,
+        610,
         "the builtin ones too"
     );
 }

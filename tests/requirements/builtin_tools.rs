@@ -218,7 +218,10 @@ fn a_fresh_host_has_the_seeds_tool() {
             "core:execute-nodejs-script",
             PY,
             "core:execute-script",
+            "core:list-skills",
+            "core:read-skill",
             RUN,
+            "core:run-skill-script",
             "core:search-tools",
             "core:task-status"
         ]

@@ -29,6 +29,8 @@ pub struct Spec {
     pub files: Vec<(String, String)>,
     /// Files that lie in the scratch of each call, which may change them: path below /tmp, and text.
     pub scratch: Vec<(PathBuf, String)>,
+    /// Where `CALL_OUTPUT` is shown, too: a folder that the mounts hold.
+    pub output: Option<PathBuf>,
     /// `NAME=value` lines.
     pub variables: Hidden<Vec<String>>,
     /// Ports at which the launcher's network namespace listens, beside the stub's; `None`: an empty
@@ -61,6 +63,7 @@ impl Spec {
             links: Vec::new(),
             files: Vec::new(),
             scratch: Vec::new(),
+            output: None,
             network: None,
             local_sockets: false,
             limits: Limits::built_in(),

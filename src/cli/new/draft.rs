@@ -25,7 +25,9 @@ pub fn add(
     let reader = match language {
         Language::Python => include_str!("draft.py"),
         Language::Nodejs | Language::Bun => include_str!("draft.cjs"),
-        Language::Wasm => bail!("a module does not name its arguments: use --script"),
+        Language::Wasm | Language::Bash => {
+            bail!("a module does not name its arguments: use --script")
+        }
     };
     if source.len() > MAX_READ_BYTES {
         bail!("it is larger than {MAX_READ_BYTES} bytes: use --script");

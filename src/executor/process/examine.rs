@@ -124,6 +124,7 @@ pub async fn starts(launchers: &Arc<Launchers>, runtime: &Runtime) -> Result<Str
         Language::Python => "import json, platform\nprint(json.dumps(platform.python_version()))\n",
         Language::Nodejs => "console.log(JSON.stringify(process.versions.node))\n",
         Language::Bun => "console.log(JSON.stringify(Bun.version))\n",
+        Language::Bash => "echo \"\\\"$BASH_VERSION\\\"\"\n",
         Language::Wasm => return Err("wasm runs in this binary".to_owned()),
     };
     let version = run_source(launchers, runtime, source, b"{}").await?;

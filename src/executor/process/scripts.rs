@@ -333,6 +333,7 @@ impl Scripts {
         };
         let source = match runtime.language {
             Language::Python => "print(0)\n",
+            Language::Bash => "echo 0\n",
             _ => "console.log(0)\n",
         };
         let per_call = PerCall {

@@ -45,6 +45,7 @@ pub fn source_name(language: Language, source: &str) -> &'static str {
         Language::Nodejs => "main.js",
         Language::Bun => "main.ts",
         Language::Wasm => "main.wat",
+        Language::Bash => "main.sh",
     }
 }
 
@@ -122,6 +123,7 @@ pub fn spec(shape: &Shape, resolved: grants::ResolvedGrants, extra: &RoleNeeds) 
         links: built.chain(guard.links).collect(),
         files,
         scratch,
+        output: shape.output.clone(),
         variables: Hidden(variables),
         network: shape.network.is_relayed().then(|| shape.network.ports()),
         local_sockets: shape.local_sockets,

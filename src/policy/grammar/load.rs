@@ -368,9 +368,9 @@ impl Policies {
         let mut bounding = std::iter::once(policy).chain(&self.host);
         let required = bounding.find(|policy| policy.approval_required);
         let required = required.map(|policy| format!("policy {}", policy.origin().called()));
-        required.or(manifest
-            .mcp_server()
-            .map(|_| "the handler type mcp".to_owned()))
+        let kind = manifest.mcp_server().map(|_| "the handler type mcp");
+        let kind = kind.or(manifest.skill().map(|_| "the kind of the tool (a skill)"));
+        required.or(kind.map(str::to_owned))
     }
 
     /// The same policies, where nothing needs an approval.

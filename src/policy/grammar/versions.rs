@@ -31,7 +31,7 @@ impl Ecosystem {
         match language {
             Language::Python => Some(Ecosystem::Python),
             Language::Nodejs | Language::Bun => Some(Ecosystem::Node),
-            Language::Wasm => None,
+            Language::Wasm | Language::Bash => None,
         }
     }
 }

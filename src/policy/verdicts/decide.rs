@@ -19,12 +19,14 @@ use super::{
 };
 use crate::base::text;
 use crate::fault::Fault;
+use crate::manifest::skill::OUTPUT;
 use crate::manifest::{
-    Execution, Handler, Language, Manifest, RequestedAccess, StderrRule, ToolPaths, pattern,
+    Execution, Handler, Language, Manifest, Pattern, RequestedAccess, StderrRule, ToolPaths,
+    pattern,
 };
 use crate::policy::grammar::files::SCRIPT_FOLDER;
 use crate::policy::grammar::{
-    Area, CapabilityKind, Ecosystem, Grant, HostGrant, Mode, Policies, Policy, Selector,
+    Area, CapabilityKind, Ecosystem, Grant, HostGrant, Mode, Policies, Policy, Rule, Selector,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -68,6 +70,16 @@ pub fn decide(
                 .push(format!("{words}: {}", text::head(&claims, 200)));
         }
         return decision;
+    }
+    if manifest.skill().is_some() {
+        return Subject {
+            manifest: &requesting_what_is_allowed(manifest, &site.manifest, policies),
+            site,
+            language: None,
+            narrow: true,
+            owners: &[],
+        }
+        .decide(policies, machine);
     }
     let language = manifest.handler.language();
     let subject = Subject {
@@ -165,6 +177,47 @@ fn with_named_reads(mut tool: Manifest, place: &Path, policies: &Policies) -> Ma
         }
     }
     tool
+}
+
+/// A skill has no author who could request anything: it requests what the policy allows that names
+/// it, or its namespace.
+fn requesting_what_is_allowed(skill: &Manifest, place: &Path, policies: &Policies) -> Manifest {
+    let mut skill = skill.clone();
+    let (policy, _) = policies.governing(&skill.id, place);
+    let mut named = policy.tools.iter().map(|named| &named.selector);
+    if named.all(|it| matches!(it, Selector::Any) || !it.matches(&skill.id)) {
+        return skill;
+    }
+    let patterns = |rules: &[Rule]| -> Vec<Pattern> {
+        let texts = rules.iter().map(|rule| pattern::parse(&rule.text));
+        texts.filter_map(Result::ok).collect()
+    };
+    skill.requested.read = Some(patterns(&policy.files.read));
+    skill.requested.write = patterns(&policy.files.write);
+    let hosts = policy.hosts.iter();
+    skill.requested.hosts = hosts.map(|it| it.grant.pattern.clone()).collect();
+    skill
+}
+
+/// Decides what one script of a skill may do: what the skill was granted, if a person approved that.
+pub fn decide_skill_script(
+    skill: &Arc<Manifest>,
+    RunTarget { site, language }: &RunTarget,
+    policies: &Policies,
+    machine: &Machine,
+) -> Decision {
+    let whole = ToolPaths {
+        script: None,
+        ..site.clone()
+    };
+    Subject {
+        manifest: &requesting_what_is_allowed(skill, &site.manifest, policies),
+        site,
+        language: Some(*language),
+        narrow: true,
+        owners: &[(skill.clone(), whole)],
+    }
+    .decide(policies, machine)
 }
 
 /// The script, or the source text, that a builtin tool is asked to run.
@@ -314,7 +367,7 @@ impl Case<'_> {
     fn approval(&self, decision: &Decision) -> Option<Approval> {
         let Subject { manifest, site, .. } = self.subject;
         let required = self.policies.approval_rule(manifest, &site.manifest);
-        if site.manifest.as_os_str().is_empty() {
+        if site.manifest.as_os_str().is_empty() || !self.owners.is_empty() {
             return approval_of_run(required, site.script.as_ref()?, self.owners);
         }
         (required.is_some() || manifest.approval.is_some()).then(|| {
@@ -340,7 +393,7 @@ impl Case<'_> {
             starts_scripts: matches!(
                 &manifest.handler,
                 Handler::ServiceMethod { service, .. } if service == SCRIPT_SERVICE
-            ),
+            ) || manifest.skill().is_some(),
         }
     }
 
@@ -580,6 +633,7 @@ impl Case<'_> {
         let script = self.subject.manifest.handler.script();
         let entry_point = script.and_then(|script| script.entry_point.clone());
         let server = self.subject.manifest.mcp_server();
+        let skill = self.subject.manifest.skill();
         let Decision {
             identity,
             grants,
@@ -589,6 +643,7 @@ impl Case<'_> {
         let mut shape = Shape {
             script: identity.script.clone(),
             entry_point,
+            output: skill.map(|_| identity.folder.join(OUTPUT)),
             folder: identity.folder.clone(),
             grants: grants.files.clone(),
             network: grants.network(),

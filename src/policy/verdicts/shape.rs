@@ -123,6 +123,9 @@ pub struct Shape {
     /// (run-code).
     pub script: Option<PathBuf>,
     pub entry_point: Option<String>,
+    /// A folder of its own where the results of a call are shown, too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output: Option<PathBuf>,
     /// Working folder, absolute; `/tmp` for what has no script.
     pub folder: PathBuf,
     pub grants: Vec<Grant>,
@@ -185,6 +188,7 @@ impl Shape {
             runtime,
             script: None,
             entry_point: None,
+            output: None,
             folder: PathBuf::from("/tmp"),
             grants: Vec::new(),
             network: Network::None,

@@ -126,7 +126,7 @@ fn places(
         .filter(|folder| has_base && folder.starts_with(&site.base))
         .collect();
     let file = manifest.document().and_then(Document::file);
-    if file.is_some() || decision.identity.script.is_some() {
+    if file.is_some() || manifest.skill().is_some() || decision.identity.script.is_some() {
         found.insert(&site.folder);
     }
     // In order of path: what lies in a tree comes behind it.

@@ -1,14 +1,17 @@
 //! `core:call-tool`: a call of the tool that its arguments name, for MCP clients that are shown no
-//! list. It is only another way to write that call: rights, limits and records are those of the tool.
+//! list; and `core:run-skill-script`: a call of the tool that stands for the skill. Both are only
+//! another way to write that call: rights, limits and records are those of the tool.
 
 use crate::base::json;
 use crate::executor::CallDeadline;
+use crate::manifest::skill::NAMESPACE;
 use crate::quantity::LARGE_TEXT_BYTES;
 use crate::service::arguments::Arguments;
 use crate::service::request::CallRequest;
 use serde_json::Value;
 
 const CALL_TOOL: &str = "core:call-tool";
+const RUN_SKILL_SCRIPT: &str = "core:run-skill-script";
 
 struct NamedCall {
     tool: String,
@@ -18,7 +21,19 @@ struct NamedCall {
 /// The call that is meant, before anybody looks at its tool. One that names no tool stays as it is,
 /// and is refused for that.
 pub async fn unwrap(request: &mut CallRequest) {
-    if request.tool.split('@').next() != Some(CALL_TOOL) {
+    unwrap_as(CALL_TOOL, read, request).await;
+}
+
+/// The same for a script of a skill.
+pub async fn unwrap_skill(request: &mut CallRequest) {
+    unwrap_as(RUN_SKILL_SCRIPT, read_skill, request).await;
+}
+
+/// What a call means, or its arguments as they were.
+type Read = fn(Arguments) -> Result<NamedCall, Arguments>;
+
+async fn unwrap_as(id: &str, read: Read, request: &mut CallRequest) {
+    if request.tool.split('@').next() != Some(id) {
         return;
     }
     let arguments = std::mem::take(&mut request.arguments);
@@ -46,6 +61,26 @@ fn read(arguments: Arguments) -> Result<NamedCall, Arguments> {
         Arguments::Strings(_) | Arguments::Inputs { .. } => None,
     };
     named.ok_or(arguments)
+}
+
+/// The other arguments are those of the skill's tool, too.
+fn read_skill(arguments: Arguments) -> Result<NamedCall, Arguments> {
+    let skill = match &arguments {
+        Arguments::Value(value) | Arguments::Inputs { texts: value, .. } => {
+            value["skill"].as_str().map(str::to_owned)
+        }
+        Arguments::Text(text) => {
+            json::member(text, "/skill").and_then(|name| serde_json::from_str(name).ok())
+        }
+        Arguments::Strings(pairs) => pairs.get("skill").cloned(),
+    };
+    match skill {
+        Some(skill) => Ok(NamedCall {
+            tool: format!("{NAMESPACE}:{skill}"),
+            arguments,
+        }),
+        None => Err(arguments),
+    }
 }
 
 /// Models write the arguments as an object, or as its JSON text.

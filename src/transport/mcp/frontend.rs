@@ -7,6 +7,7 @@
 use super::asking::{self, OpenQuestions, Person, Seal, SealedState};
 use super::listed::{self, ListStyle, ToolList, ToolLists};
 use super::request::McpRequest;
+use super::skills::{self, Skills};
 use super::tasks::Tasks;
 use super::{message, results};
 use crate::base::semaphore::Permit;
@@ -26,19 +27,21 @@ use rmcp::ServerHandler;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, CancelTaskParams, ClientCapabilities,
     ContentBlock, CreateTaskResult, CustomRequest, CustomResult, ErrorCode, ErrorData,
-    GetPromptRequestParams, GetPromptResponse, GetTaskParams, GetTaskResult, Implementation,
-    InputRequiredResult, InputResponses, ListPromptsResult, ListResourceTemplatesResult,
-    ListResourcesResult, ListToolsResult, LoggingLevel, LoggingMessageNotificationParam,
-    PaginatedRequestParams, ProgressNotificationParam, ProgressToken, ReadResourceRequestParams,
-    ReadResourceResponse, ResourceUpdatedNotificationParam, ServerCapabilities, ServerConfig,
-    SetLevelRequestParams, SubscribeRequestParams, SubscriptionFilter, Tool,
-    UnsubscribeRequestParams, UpdateTaskParams,
+    GetPromptRequestParams, GetPromptResponse, GetSkillRequestParams, GetSkillResult,
+    GetTaskParams, GetTaskResult, Implementation, InputRequiredResult, InputResponses,
+    ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult, ListSkillsResult,
+    ListToolsResult, LoggingLevel, LoggingMessageNotificationParam, PaginatedRequestParams,
+    ProgressNotificationParam, ProgressToken, ReadResourceDirectoryRequestParams,
+    ReadResourceDirectoryResult, ReadResourceRequestParams, ReadResourceResponse,
+    ResourceUpdatedNotificationParam, ServerCapabilities, ServerConfig, SetLevelRequestParams,
+    SubscribeRequestParams, SubscriptionFilter, Tool, UnsubscribeRequestParams, UpdateTaskParams,
 };
 use rmcp::service::{
     NotificationContext, Peer, RequestContext, RoleServer, SubscriptionContext,
     SubscriptionSendError,
 };
 use rmcp::task_manager::TaskManager;
+use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -174,6 +177,24 @@ impl Frontend {
             ..request
         };
         drop(self.mcp.service.call(request, Sink::none()).await);
+    }
+
+    /// Has the skills of this request's caller answer it, on another thread.
+    async fn of_skills<T: Serialize + Send + 'static>(
+        &self,
+        context: &RequestContext<RoleServer>,
+        answer: impl FnOnce(&Skills) -> Result<T, ErrorData> + Send + 'static,
+    ) -> Result<T, ErrorData> {
+        let asked = McpRequest::find(context)?;
+        let caller = self.who(asked, context)?;
+        let user = asked.caller.user.clone();
+        let service = self.mcp.service.clone();
+        let readers = service.limiter.readers.clone();
+        let answer = readers.run(&user, move || answer(&Skills::of(&service, &caller)?));
+        let answer = answer.await.map_err(|e| {
+            ErrorData::internal_error(format!("The skills were not read: {e}"), None)
+        })??;
+        asked.charge(answer)
     }
 
     async fn read_artifact(
@@ -435,6 +456,7 @@ impl ServerHandler for Frontend {
             .enable_resources()
             .enable_resources_list_changed()
             .enable_resources_subscribe()
+            .enable_skills_with_directory_read()
             .enable_tasks()
             .enable_tools()
             .enable_tool_list_changed()
@@ -659,6 +681,11 @@ impl ServerHandler for Frontend {
         if let Some(id) = request.uri.strip_prefix(SCHEME) {
             return self.read_artifact(&context, id).await;
         }
+        if request.uri.starts_with(skills::SCHEME) {
+            let uri = request.uri;
+            let content = self.of_skills(&context, move |skills| skills.read(&uri));
+            return content.await.map(Into::into);
+        }
         let offered = self.offered_for_call(&context, &request.uri).await?;
         let Some((id, arguments)) = offered.documents.resource(&request.uri) else {
             return Err(self
@@ -675,6 +702,33 @@ impl ServerHandler for Frontend {
             Answered::Report(report) => Err(listed::failed(&report)),
             Answered::Asks(result) => Ok(result.into()),
         }
+    }
+
+    async fn list_skills(
+        &self,
+        _: Option<PaginatedRequestParams>,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ListSkillsResult, ErrorData> {
+        let list = self.of_skills(&context, |skills| Ok(skills.list()));
+        list.await
+    }
+
+    async fn get_skill(
+        &self,
+        request: GetSkillRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<GetSkillResult, ErrorData> {
+        let skill = self.of_skills(&context, move |skills| skills.get(&request.uri));
+        skill.await
+    }
+
+    async fn read_resource_directory(
+        &self,
+        request: ReadResourceDirectoryRequestParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<ReadResourceDirectoryResult, ErrorData> {
+        let folder = self.of_skills(&context, move |skills| skills.directory(&request.uri));
+        folder.await
     }
 
     async fn subscribe(

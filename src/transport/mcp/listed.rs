@@ -502,7 +502,16 @@ pub fn artifact(uri: &str, open: Option<OpenArtifact>) -> Result<ReadResourceRes
         return Err(ErrorData::invalid_params(words, None));
     }
     let bytes = content.read().ok_or_else(|| missing(uri))?;
-    let mut resource = json!({ "uri": uri, "mimeType": file.media_type });
+    contents(uri, Some(&file.media_type), bytes)
+}
+
+/// The content of a file that this host read.
+pub fn contents(
+    uri: &str,
+    media_type: Option<&str>,
+    bytes: Vec<u8>,
+) -> Result<ReadResourceResult, ErrorData> {
+    let mut resource = json!({ "uri": uri, "mimeType": media_type });
     match String::from_utf8(bytes) {
         Ok(text) => resource["text"] = text.into(),
         Err(bytes) => resource["blob"] = STANDARD.encode(bytes.as_bytes()).into(),

@@ -9,6 +9,7 @@ mod message;
 mod request;
 mod results;
 mod sessions;
+mod skills;
 mod stdio;
 mod tasks;
 

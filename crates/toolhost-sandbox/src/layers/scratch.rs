@@ -143,6 +143,9 @@ impl Scratch {
         }
         if setup.spec.has_call_folder() {
             scratch.call_folder(&tmp, &setup.spec.limits)?;
+            if let Some(at) = &setup.spec.output {
+                scratch.show_output(&tmp.join("call/output"), at)?;
+            }
         }
         for (path, text) in &setup.spec.scratch {
             scratch.seed(&tmp, path, text)?;
@@ -221,6 +224,16 @@ impl Scratch {
         view::make_folder(Path::new(CALL_INPUT))?;
         self.mount(&shown, Path::new(CALL_INPUT))?;
         self.input = Some(writable);
+        Ok(())
+    }
+
+    /// Shows the folder of results at one more place.
+    fn show_output(&mut self, output: &Path, at: &Path) -> Result<(), Problem> {
+        let file = open_path(output)?;
+        let bound =
+            sys::open_tree(file.as_fd(), c"", false).map_err(problem("a bind of scratch"))?;
+        self.mount(&bound, at)?;
+        self.allowed.push((file, true, Right::Write));
         Ok(())
     }
 

@@ -1,0 +1,144 @@
+//! Skills on the disk: folders with a `SKILL.md`, found as manifests are. No link out of one is
+//! followed.
+
+use super::open_beneath;
+use super::scan::{self, Candidate, SKIPPED_FOLDERS};
+use super::tool::{Discovery, FileReport, Tool, panicked};
+use crate::base::{sha256_hex, text};
+use crate::manifest::{Code, Problem, Severity, ToolPaths, skill};
+use crate::quantity::{MAX_DEFINITION_BYTES, MIB};
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use walkdir::{DirEntry, WalkDir};
+
+/// The source of their tools.
+const SKILLS: &str = "skills";
+/// Most files of a skill, bytes of all of them, levels, and entries that are looked at.
+const MAX_FILES: usize = 512;
+const MAX_BYTES: u64 = 16 * MIB;
+const MAX_LEVELS: usize = 16;
+const MAX_ENTRIES: usize = 4_000;
+const TOO_LARGE: &str = "it has more than 512 files, 16 MiB or 16 levels of folders";
+
+/// Adds the skills below these folders.
+pub(super) fn discover(folders: &[PathBuf], found: &mut Discovery) {
+    let candidates = scan::scan(folders.iter(), found);
+    for candidate in candidates.iter().filter(|it| it.is_skill()) {
+        add(candidate, found);
+    }
+}
+
+/// Adds the skill of a folder, or says why there is none.
+fn add(candidate: &Candidate, found: &mut Discovery) {
+    let path = candidate.base.path.join(&candidate.relative);
+    let read = catch_unwind(AssertUnwindSafe(|| read(candidate, &path)))
+        .unwrap_or_else(|_| Err(panicked()));
+    let report = match read {
+        Ok((tool, problems)) => {
+            let reference = Some(tool.reference());
+            found.tools.push(tool);
+            FileReport::loaded(path, reference, problems)
+        }
+        Err(problem) => FileReport::skipped(path, problem),
+    };
+    found.reports.push(report);
+}
+
+fn unread(why: String) -> Problem {
+    Problem::new(Severity::Error, Code::Unreadable, "", why)
+}
+
+fn read(candidate: &Candidate, path: &Path) -> Result<(Tool, Vec<Problem>), Problem> {
+    let Candidate { base, relative } = candidate;
+    let folder = path.parent().unwrap_or(path);
+    let bytes = open_beneath::read(&base.folder, relative, MAX_DEFINITION_BYTES);
+    let bytes = bytes.map_err(|error| unread(error.why()))?;
+    let mut links = Vec::new();
+    let files = files_of(folder, &mut links).map_err(unread)?;
+    let name = folder.file_name().unwrap_or_default().to_string_lossy();
+    let (manifest, mut problems) = skill::read(&bytes, &name, files)?;
+    for link in links {
+        let words = format!("{link} is a link, which is not followed");
+        problems.push(Problem::new(Severity::Warning, Code::Security, "", words));
+    }
+    // Where the operator names the folder of one skill, that above it is the base.
+    let above = folder.parent().filter(|_| folder == base.top());
+    let site = ToolPaths {
+        manifest: path.to_owned(),
+        base: above.unwrap_or(base.top()).to_owned(),
+        script: None,
+        folder: folder.to_owned(),
+        links: base.links.clone(),
+    };
+    problems.extend(scan::writable_by_others(&site));
+    Ok((Tool::new(manifest.into(), site, SKILLS), problems))
+}
+
+fn is_shown(entry: &DirEntry) -> bool {
+    let name = entry.file_name().to_string_lossy();
+    !name.starts_with('.') && !SKIPPED_FOLDERS.contains(&&*name)
+}
+
+/// The files of a skill. What is hidden is none of them.
+fn files_of(folder: &Path, links: &mut Vec<String>) -> Result<BTreeMap<String, u64>, String> {
+    let mut files = BTreeMap::new();
+    let mut left = MAX_BYTES;
+    let walk = WalkDir::new(folder).min_depth(1).max_depth(MAX_LEVELS);
+    for (seen, entry) in walk.into_iter().filter_entry(is_shown).enumerate() {
+        let entry = entry.map_err(|why| text::printable(&why.to_string()))?;
+        let below = entry.path().strip_prefix(folder).ok();
+        let path = below.and_then(Path::to_str);
+        let Some(path) = path.filter(|path| text::is_printable(path)) else {
+            return Err("rename its files: a name is not plain text".to_owned());
+        };
+        let kind = entry.file_type();
+        let bytes = entry.metadata().map_or(0, |facts| facts.len());
+        if entry.path_is_symlink() {
+            links.push(path.to_owned());
+        } else if kind.is_file() {
+            left = left.checked_sub(bytes).ok_or(TOO_LARGE)?;
+            files.insert(path.to_owned(), bytes);
+        }
+        let is_deep = kind.is_dir() && entry.depth() == MAX_LEVELS;
+        if is_deep || files.len() > MAX_FILES || seen > MAX_ENTRIES {
+            return Err(TOO_LARGE.to_owned());
+        }
+    }
+    Ok(files)
+}
+
+/// SHA-256 of each file of a skill, hex, as they were when this was asked first. The error is for
+/// the person.
+pub fn skill_digests(tool: &Tool) -> Result<&BTreeMap<String, String>, String> {
+    let skill = tool.manifest.skill().ok_or("this is not a skill")?;
+    if let Some(known) = skill.digests.get() {
+        return Ok(known);
+    }
+    let mut left = MAX_BYTES;
+    let mut digests = BTreeMap::new();
+    for (path, size) in &skill.files {
+        let bytes = open_beneath::read_beneath(&tool.site.folder, Path::new(path), left)?;
+        if bytes.len() as u64 != *size {
+            return Err(changed(path));
+        }
+        left -= size;
+        digests.insert(path.clone(), sha256_hex(&bytes));
+    }
+    Ok(skill.digests.get_or_init(|| digests))
+}
+
+/// The bytes of one of the listed files of a skill. The error is for the person.
+pub fn read_skill_file(tool: &Tool, path: &str) -> Result<Vec<u8>, String> {
+    let digests = skill_digests(tool)?;
+    let digest = digests.get(path).ok_or("the skill has no such file")?;
+    let bytes = open_beneath::read_beneath(&tool.site.folder, Path::new(path), MAX_BYTES)?;
+    if sha256_hex(&bytes) != *digest {
+        return Err(changed(path));
+    }
+    Ok(bytes)
+}
+
+fn changed(path: &str) -> String {
+    format!("{path} changed since the skill was read")
+}

@@ -30,6 +30,7 @@ pub use pauses::{Asking, Pauses};
 pub use session::{SessionCall, SessionId};
 
 use crate::egress::Traffic;
+use crate::packages::store::EnvironmentLease;
 use crate::quantity::{Limit, OVERDUE};
 use crate::{broker, fault, manifest, policy};
 use futures_util::future::BoxFuture;
@@ -162,6 +163,17 @@ pub trait Executor: Send + Sync {
     /// time limit.
     fn prepare<'a>(&'a self, _shape: &'a policy::Shape) -> BoxFuture<'a, ()> {
         Box::pin(async {})
+    }
+
+    /// Starts an MCP server for the list of its tools alone, which is its answer.
+    fn list_tools<'a>(
+        &'a self,
+        _confinement: &'a policy::Confinement,
+        _environment: Option<EnvironmentLease>,
+        _traffic: &'a Mutex<Traffic>,
+    ) -> Running<'a> {
+        let message = "This host starts no MCP servers.";
+        Box::pin(async move { Err(fault::Fault::new(fault::Kind::CapabilityError, message)) })
     }
 
     /// Gauges of what the executor holds now.

@@ -23,7 +23,7 @@ use crate::{fault, policy};
 use fault::{Fault, Kind};
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use tokio::sync::watch;
 
@@ -442,6 +442,15 @@ impl Catalog {
 
     pub(super) fn ready_processes(&self) -> Option<&Arc<ReadyProcesses>> {
         self.executors.ready.as_ref()
+    }
+
+    /// The manifests and scripts of this host, and the folder of the policy that decided.
+    pub(super) fn own_files(&self, decision: &policy::Decision) -> Vec<PathBuf> {
+        let file = &decision.governing.file;
+        let policies = file.parent().filter(|folder| folder.is_absolute());
+        let files = &self.registry.snapshot().files;
+        let files = files.iter().cloned();
+        files.chain(policies.map(Path::to_path_buf)).collect()
     }
 
     /// All that executors hold now.

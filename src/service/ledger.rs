@@ -279,8 +279,14 @@ fn planted(who: &str) -> Fault {
     Fault::new(Kind::SecurityError, message).person(fix)
 }
 
+/// Whoever writes it makes its folder, too.
 fn open(path: &Path, flags: OFlag) -> io::Result<File> {
-    Folder::open(path.parent().unwrap_or(Path::new("/")))?.trusted(LEDGER, flags)
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    let folder = match flags.contains(OFlag::O_CREAT) {
+        true => Folder::make(folder),
+        false => Folder::open(folder),
+    };
+    folder?.trusted(LEDGER, flags)
 }
 
 #[cfg(test)]

@@ -8,7 +8,6 @@ use super::record::CallRecord;
 use super::target::Decided;
 use crate::executor::{self, LeftFile};
 use crate::fault::{Fault, Kind};
-use std::path::{Path, PathBuf};
 
 impl Pipeline {
     /// Stores what a call left, until its answer is known to be good.
@@ -48,15 +47,6 @@ impl Pipeline {
         let result = unwritten(&kept);
         record.report.observed.artifacts.extend(kept);
         result
-    }
-
-    /// The manifests and scripts of this host, and the folder of the policy that decided.
-    pub(super) fn own_files(&self, decided: &Decided) -> Vec<PathBuf> {
-        let file = &decided.decided.decision.governing.file;
-        let policies = file.parent().filter(|folder| folder.is_absolute());
-        let files = &self.catalog.registry.snapshot().files;
-        let files = files.iter().cloned();
-        files.chain(policies.map(Path::to_path_buf)).collect()
     }
 }
 

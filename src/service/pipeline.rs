@@ -540,7 +540,8 @@ impl Pipeline {
         let left = std::mem::take(&mut ran.left);
         let owner = Owner::from(&ran.decided.found.rights);
         let is_read = explain || !matches!(ran.outcome.ending, Ending::Answered(_));
-        let own = (at_machine && is_read).then(|| self.own_files(&ran.decided));
+        let own =
+            (at_machine && is_read).then(|| self.catalog.own_files(&ran.decided.decided.decision));
         let Answered {
             decided: target,
             envelope,

@@ -6,16 +6,17 @@ use super::catalog::Catalog;
 use super::confining::Confining;
 use super::decision_cache::{CachedDecision, DecisionCache};
 use super::early_ends::EarlyEnds;
+use super::grant_advice::DenialContext;
 use super::ledger::Ledger;
+use super::output::answer_of;
 use super::packages::{self, Packages};
 use super::redaction::Redaction;
-use super::requirements;
+use super::{denials, requirements};
 use crate::base::lock;
-use crate::executor::mcp_server::McpCalls;
+use crate::executor::CallDeadline;
 use crate::executor::method::{Method, ScriptMethod};
-use crate::executor::process::{ReadyProcess, ReadyProcesses, no_sessions};
-use crate::executor::{CallDeadline, ToolSender};
-use crate::fault::{Fault, Kind};
+use crate::executor::process::{ReadyProcess, ReadyProcesses};
+use crate::fault::Fault;
 use crate::manifest::{Handler, Language, Manifest};
 use crate::packages::store::EnvironmentLease;
 use crate::policy;
@@ -288,7 +289,8 @@ impl ReadyKeeper {
     }
 
     async fn try_start(&self, processes: &ReadyProcesses, plan: Plan) -> Result<(), Fault> {
-        let confined = self.confine(&plan.decided.decision, plan.script);
+        let mut redaction = Redaction::default();
+        let confined = self.confine(&plan.decided.decision, plan.script, &mut redaction);
         let (confinement, environment) = confined.await?;
         let shape = &confinement.shape;
         self.audit.keep(shape, &shape.digest())?;
@@ -303,6 +305,7 @@ impl ReadyKeeper {
         &self,
         decision: &policy::Decision,
         script: Option<Arc<policy::Script>>,
+        redaction: &mut Redaction,
     ) -> Result<(policy::Confinement, Option<EnvironmentLease>), Fault> {
         let environment = match packages::Need::from_decision(decision)? {
             Some(need) => {
@@ -322,8 +325,7 @@ impl ReadyKeeper {
             caller: "",
             left: MAX_PREPARATION,
         };
-        let mut redaction = Redaction::default();
-        confining.finish(&mut confinement, &mut redaction).await?;
+        confining.finish(&mut confinement, redaction).await?;
         Ok((confinement, environment))
     }
 
@@ -348,21 +350,44 @@ impl ReadyKeeper {
         let shape = decision.shape.clone()?;
         let executor = self.catalog.script_executor(shape.runtime.language)?;
         let script = Arc::new(executor.read(&shape, &deadline).await?);
-        let (confinement, environment) = self.confine(&decision, Some(script)).await?;
+        let mut redaction = Redaction::default();
+        let confining = self.confine(&decision, Some(script), &mut redaction);
+        let (mut confinement, environment) = confining.await?;
+        // Where it fails, what it was refused is the first question.
+        Arc::make_mut(&mut confinement.shape).record();
         let shape = &confinement.shape;
         self.audit.keep(shape, &shape.digest())?;
         self.ledger.record(shape)?;
-        let processes = self.catalog.ready_processes().ok_or_else(no_sessions)?;
-        let launchers = processes.launchers().clone();
-        let calls = McpCalls { launchers };
-        let events = ToolSender::unheard();
-        let listing = calls.list(&confinement, environment, &events);
-        let listed = tokio::time::timeout(MAX_PREPARATION, listing).await;
-        listed.map_err(|_| {
-            Fault::new(
-                Kind::TimeoutError,
-                "The server did not list its tools in time.",
-            )
-        })?
+        let traffic = Mutex::default();
+        let listing = executor.list_tools(&confinement, environment, &traffic);
+        let mut outcome = listing.await?;
+        redaction.apply(&mut outcome);
+        let about = DenialContext {
+            site: &tool.site,
+            decision: &decision,
+            tool,
+            decisions: &decisions,
+            script: String::new(),
+            arguments: String::new(),
+            log: outcome.logs.join("\n"),
+            own: Some(self.catalog.own_files(&decision)),
+            recorded: true,
+        };
+        let listed = answer_of(outcome.ending, &outcome.logs, &[]);
+        let listed = listed.map_err(|fault| {
+            let traffic = lock(&traffic);
+            let observed = denials::observed(&traffic, &outcome.attempts, &about);
+            let denials = redaction.denials(&observed);
+            let (anyone, person) = denials::hints(&fault, 0, &traffic, &denials, &about);
+            let details = fault.details.clone().into_iter().chain(anyone);
+            let details = details.reduce(|all, more| all + "\n" + &more);
+            redaction.fault(Fault {
+                details,
+                person,
+                ..fault
+            })
+        })?;
+        let read = listed.read(false, |text| serde_json::from_str(text.as_str()).ok());
+        Ok(read.await?.unwrap_or_default())
     }
 }

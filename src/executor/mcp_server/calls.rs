@@ -1,20 +1,21 @@
 //! The calls of MCP servers: each finds the server of its caller, or starts it, and is one request to
 //! it.
 
-use super::dialogue::{Ask, Reply, ServerEnd};
+use super::dialogue::{Ask, MAX_LOG_LINES, Reply, ServerEnd};
 use super::result;
 use super::server::{Server, Started};
 use super::servers::{LiveTools, RunningServer, ServerId};
 use crate::base::json::Text;
 use crate::base::mask::Mask;
 use crate::base::{lock, millis};
+use crate::egress::Traffic;
 use crate::executor::process::pool::{Launchers, fault};
 use crate::executor::process::ready;
 use crate::executor::process::recorded::{RecordedCall, outcome};
 use crate::executor::process::session_calls::killed_ending;
 use crate::executor::process::spec::RoleNeeds;
 use crate::executor::process::waiting::ReadyKey;
-use crate::executor::{Clock, Context, Ending, Outcome, ToolSender};
+use crate::executor::{CallDeadline, Clock, Context, Ending, Event, Outcome, ToolSender, channel};
 use crate::fault::{Fault, Kind};
 use crate::manifest::{McpTool, mcp};
 use crate::packages::store::EnvironmentLease;
@@ -23,6 +24,7 @@ use crate::quantity::{LARGE_TEXT_BYTES, Limit, MIB};
 use crate::sandbox::CallInput;
 use crate::sandbox::protocol::Source;
 use serde_json::{Value, json};
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -36,6 +38,8 @@ const LEGACY: &str = "2025-11-25";
 /// How long a server may take to answer whether it knows the modern revision, before it is greeted in
 /// the older way as well.
 const PROBE: Duration = Duration::from_secs(5);
+/// How long a server may take that is started for its list alone.
+const MAX_LISTING: Duration = Duration::from_secs(60);
 /// Most pages of a list of tools, and most bytes of all.
 const MAX_PAGES: usize = 100;
 const MAX_LIST_BYTES: usize = 4 * MIB as usize;
@@ -186,13 +190,19 @@ impl McpCalls {
         key: ReadyKey,
     ) -> Result<Arc<RunningServer>, Fault> {
         let environment = call.environment.clone();
-        let greeted = self.start(call.confinement, needs, environment, asks, call.events);
+        let serving = self.serve(call.confinement, needs, environment, call.events);
+        let server = serving.await?;
+        let greeter = Greeter {
+            server: &server,
+            confinement: call.confinement,
+            events: call.events,
+            asks,
+        };
         let Greeted {
-            server,
             is_modern,
             listed,
             changes,
-        } = greeted.await?;
+        } = greeter.greeted().await?;
         Ok(Arc::new(RunningServer {
             tools: Mutex::new(live(&listed, changes)),
             server,
@@ -223,29 +233,67 @@ impl McpCalls {
         Ok(())
     }
 
-    /// The tools of a server that is started for this alone.
+    /// The tools of a server that is started for this alone are its answer.
     pub async fn list(
         &self,
         confinement: &Confinement,
         environment: Option<EnvironmentLease>,
-        events: &ToolSender,
-    ) -> Result<Vec<Value>, Fault> {
+        traffic: &Mutex<Traffic>,
+    ) -> Result<(Outcome, Option<RecordedCall>), Fault> {
+        let began = Instant::now();
         let needs = RoleNeeds::default();
-        let greeted = self
-            .start(confinement, &needs, environment, false, events)
-            .await?;
-        greeted.server.end().await;
-        Ok(greeted.listed)
+        let unheard = ToolSender::unheard();
+        let serving = self.serve(confinement, &needs, environment, &unheard);
+        let server = serving.await?;
+        let (events, mut told) = channel(CallDeadline::usual("", None));
+        let asked = server.clone();
+        let listing = async move {
+            let greeter = Greeter {
+                server: &asked,
+                confinement,
+                events: &events,
+                asks: false,
+            };
+            timeout(MAX_LISTING, greeter.greeted()).await
+        };
+        let mut logs = VecDeque::new();
+        let hearing = async {
+            while let Some(event) = told.next_event().await {
+                if let Event::Log(line) = event {
+                    logs.push_back(line);
+                    logs.drain(..logs.len().saturating_sub(MAX_LOG_LINES));
+                }
+            }
+        };
+        let (listed, ()) = tokio::join!(listing, hearing);
+        server.end().await;
+        let ending = match listed {
+            Ok(Ok(greeted)) => Ending::answer(&Value::Array(greeted.listed)),
+            Ok(Err(fault)) => {
+                let details = fault.details.unwrap_or_default();
+                let message = format!("{} {details}", fault.message);
+                Ending::Raised { message }
+            }
+            Err(_) => {
+                let message =
+                    "The MCP server of this tool did not list its tools in time.".to_owned();
+                Ending::Raised { message }
+            }
+        };
+        let mut outcome = outcome(ending, began);
+        outcome.logs = logs.into();
+        *lock(traffic) = lock(&server.seen.traffic).take();
+        let recorded = lock(&server.seen.recorded).take();
+        Ok((outcome, recorded))
     }
 
-    async fn start(
+    async fn serve(
         &self,
         confinement: &Confinement,
         needs: &RoleNeeds,
         environment: Option<EnvironmentLease>,
-        asks: bool,
         events: &ToolSender,
-    ) -> Result<Greeted, Fault> {
+    ) -> Result<Server, Fault> {
         let Confinement { shape, per_call } = confinement;
         let ready = self.launchers.ready(shape, needs).await.map_err(fault)?;
         events.opened(shape).await?;
@@ -258,35 +306,19 @@ impl McpCalls {
         };
         let pipes = ready.launcher.start(None::<u64>, &brings).map_err(fault)?;
         let idle_ms = shape.mcp.as_ref().map_or(0, |grant| grant.idle_ms);
-        let server = Server::serve(Started {
+        Ok(Server::serve(Started {
             ready,
             pipes,
             limits: shape.limits.clone(),
             idle: Duration::from_millis(idle_ms),
             principal: needs.principal.clone(),
             environment,
-        });
-        let greeter = Greeter {
-            server: &server,
-            confinement,
-            events,
-            asks,
-        };
-        let is_modern = greeter.greet().await?;
-        let changes = server.seen.changes.load(Ordering::Relaxed);
-        let listed = greeter.list(is_modern).await?;
-        Ok(Greeted {
-            server,
-            is_modern,
-            listed,
-            changes,
-        })
+        }))
     }
 }
 
-/// A server that has said what it is.
+/// What a server has said of itself.
 struct Greeted {
-    server: Server,
     is_modern: bool,
     listed: Vec<Value>,
     /// As in `LiveTools`.
@@ -303,6 +335,16 @@ struct Greeter<'a> {
 }
 
 impl Greeter<'_> {
+    async fn greeted(&self) -> Result<Greeted, Fault> {
+        let is_modern = self.greet().await?;
+        let changes = self.server.seen.changes.load(Ordering::Relaxed);
+        Ok(Greeted {
+            is_modern,
+            listed: self.list(is_modern).await?,
+            changes,
+        })
+    }
+
     /// Learns which revision it speaks. True: the modern one.
     async fn greet(&self) -> Result<bool, Fault> {
         let probe = self.is_modern();

@@ -25,7 +25,7 @@ pub const MAX_NOTICE: usize = 16 * KIB as usize;
 /// How much of its log is read between two requests, bytes.
 const MAX_LOG_BYTES: usize = 256 * KIB as usize;
 /// Most lines of its log that wait for a call.
-const MAX_LOG_LINES: usize = 64;
+pub const MAX_LOG_LINES: usize = 64;
 
 /// How a server ended.
 #[derive(Clone, Debug)]

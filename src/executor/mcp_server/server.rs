@@ -63,6 +63,8 @@ pub struct Seen {
     pub idle_since: Mutex<Option<Instant>>,
     /// What was recorded of it, once it has ended.
     pub recorded: Mutex<Option<RecordedCall>>,
+    /// What it did with its network outside of calls, once it has ended.
+    pub traffic: Mutex<Traffic>,
     over: CancellationToken,
 }
 
@@ -199,6 +201,8 @@ impl ServerTask {
         let _over = self.seen.over.clone().drop_guard();
         let end = self.attend(ready, &mut pipes, &mut queue).await;
         queue.close();
+        // What it wrote last says why.
+        self.catch_up(&mut pipes.log);
         if matches!(end, ServerEnd::Ended)
             && let Some((exited, staged)) = close(ready, pipes).await
         {
@@ -206,6 +210,7 @@ impl ServerTask {
         }
         ready.end(&self.traffic).await;
         self.share();
+        *lock(&self.seen.traffic) = lock(&self.traffic).take();
         for (open, result) in self.leaving {
             let cpu_ms = None;
             open.reply(Reply::Answer { result, cpu_ms });

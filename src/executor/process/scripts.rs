@@ -17,6 +17,7 @@ use crate::executor::{
 };
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
+use crate::packages::store::EnvironmentLease;
 use crate::policy::{Built, Confinement, PerCall, Runtime, Shape};
 use crate::quantity::Limit;
 use crate::runtimes;
@@ -52,6 +53,22 @@ pub struct Scripts {
 }
 
 impl Executor for Scripts {
+    fn list_tools<'a>(
+        &'a self,
+        confinement: &'a Confinement,
+        environment: Option<EnvironmentLease>,
+        traffic: &'a Mutex<Traffic>,
+    ) -> Running<'a> {
+        Box::pin(async move {
+            let launchers = self.launchers.clone();
+            let calls = McpCalls { launchers };
+            let listing = calls.list(confinement, environment, traffic);
+            let (outcome, recorded) = listing.await?;
+            self.with_recorded(outcome, recorded, &confinement.shape)
+                .await
+        })
+    }
+
     fn gauges(&self) -> Vec<Gauge> {
         self.launchers.gauges()
     }

@@ -4,7 +4,8 @@
 use crate::prelude::*;
 use nix::sys::stat::Mode;
 
-const SECRETS: [&str; 4] = [
+const SECRETS: [&str; 5] = [
+    "ecretOfTheTest",
     "brave-key-of-the-test",
     "context7-key-of-the-test",
     "an-id-of-the-test",
@@ -21,6 +22,8 @@ fn person() -> Playground {
     let package = r#"{"name": "installed", "version": "2.0.1", "bin": {"installed": "run.js"}}"#;
     let files = [
         ("docs/a.txt", "a"),
+        // A client that has no servers.
+        (".vscode/mcp.json", ""),
         ("server/main.js", "require('node:fs')"),
         ("node_modules/installed/package.json", package),
         ("node_modules/installed/run.js", "#!/usr/bin/env node\n"),
@@ -33,6 +36,8 @@ fn person() -> Playground {
     }
     let link = playground.path("project/node_modules/.bin/installed");
     symlink("../installed/run.js", link).unwrap();
+    // As a person has it whose documents lie elsewhere.
+    symlink("../project/docs", playground.path("home/notes")).unwrap();
     playground.settle();
     playground
 }
@@ -71,9 +76,21 @@ fn every_form_of_a_client_is_read_and_nothing_is_written() {
     let mut command = playground.host();
     command.current_dir(playground.path("project"));
     let ended = finish_import(command, &["--json"]);
+    // What a project brings is read where it is named, and gets no variable of the person unseen.
+    assert!(
+        ended.stderr.contains(".mcp.json is not read"),
+        "{}",
+        ended.stderr
+    );
+    let mut command = playground.host();
+    command.current_dir(playground.path("project"));
+    let named = [".mcp.json", "opencode.jsonc", ".vscode/mcp.json"];
+    let brought = finish_import(command, &[&["--json"][..], &named].concat());
     let weather = repository("tests/mcp_import/server.json");
     let weather = ["import", "--json", "--dry-run", weather.to_str().unwrap()];
-    let read = lines(&ended, &playground) + &lines(&mcp(&playground, &weather), &playground);
+    let read = lines(&ended, &playground)
+        + &lines(&brought, &playground)
+        + &lines(&mcp(&playground, &weather), &playground);
     let expected = fs::read_to_string(repository("tests/mcp_import/read.txt")).unwrap();
     assert!(read == expected, "{read}");
     let shown = mcp(&playground, &["import"]);
@@ -85,6 +102,62 @@ fn every_form_of_a_client_is_read_and_nothing_is_written() {
     let secret = "BRAVE_API_KEY (file:secrets/mcp-brave-search.BRAVE_API_KEY): the server has it";
     assert!(table.contains(secret), "{table}");
     assert_eq!(playground.state(&[]), before);
+}
+
+#[test]
+fn what_is_not_understood_refuses_its_server_by_name() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let package = json!({"registryType": "npm", "identifier": "x"});
+    let with = |name: &str, value: Value| {
+        let mut package = package.clone();
+        package[name] = value;
+        json!({"name": "a/x", "packages": [package]})
+    };
+    let npx = json!({"command": "npx", "args": ["x"]});
+    let fetching = json!({"command": "npx", "args": ["x"], "env": {"npm_config_registry": "http://h.example/"}});
+    for (document, says) in [
+        (
+            json!({"name": "a/x", "remotes": [{"url": "https://h.example"}]}),
+            "a remote server",
+        ),
+        (
+            with("registryBaseUrl", json!("https://h.example")),
+            "another registry",
+        ),
+        (
+            with("packageArguments", json!([{"value": "{repo}"}])),
+            "has variables",
+        ),
+        (
+            with(
+                "environmentVariables",
+                json!([{"name": "X", "isRequired": true, "isSecret": false}]),
+            ),
+            "setting X has no value",
+        ),
+        (
+            json!({"mcpServers": {"x": fetching}}),
+            "NPM_CONFIG_REGISTRY",
+        ),
+        (
+            json!({"mcpServers": {"x": {"command": {}}}}),
+            "`command` must be",
+        ),
+        (
+            json!({"mcpServers": {"y": npx}, "servers": {"x": {"url": "h"}}}),
+            "a remote server",
+        ),
+    ] {
+        let file = playground.path("odd.json");
+        fs::write(&file, document.to_string()).unwrap();
+        let ended = mcp(&playground, &["import", "--json", file.to_str().unwrap()]);
+        let rows = ended.out["servers"].as_array().unwrap();
+        let row = rows.iter().find(|row| row["server"] == "x").unwrap();
+        assert!(
+            row["status"] == "not taken" && row["why"].to_string().contains(says),
+            "{row}"
+        );
+    }
 }
 
 fn finish_import(mut command: Command, arguments: &[&str]) -> Ended {
@@ -158,6 +231,15 @@ fn a_server_is_imported_called_listed_and_removed() {
     let server = json!({"command": PYTHON, "args": ["-u", script], "env": variables});
     let file = playground.path("outside/mcp.json");
     fs::write(&file, json!({"mcpServers": {"Own": server}}).to_string()).unwrap();
+    // What an import left that was killed.
+    let stage = playground.path("tool-defs/mcp/.own.new");
+    fs::create_dir_all(&stage).unwrap();
+    let left = "name = \"mcp-own\"\nwhy = \"left\"\ntools = [\"own:*\"]\n";
+    fs::write(
+        playground.path("sandbox-policies/mcp-own.policy.toml"),
+        left,
+    )
+    .unwrap();
     playground.settle();
     let before = playground.state(&[]);
     let file = file.to_str().unwrap();
@@ -175,7 +257,21 @@ fn a_server_is_imported_called_listed_and_removed() {
         ended.code == Some(0) && said.contains("imported and approved"),
         "{said}"
     );
-    assert!(!said.contains("key-of-the-test"), "{said}");
+    assert!(
+        !said.contains("key-of-the-test") && !stage.exists(),
+        "{said}"
+    );
+    // One of its two tools has a name that no tool may have.
+    assert!(
+        said.contains("lacks: /tools/0: this tool is not offered"),
+        "{said}"
+    );
+    let again = mcp(&playground, &["refresh", "own:server"]);
+    assert!(
+        again.code == Some(0) && !again.text().contains("approve"),
+        "{}",
+        again.text()
+    );
     // The value lies in its own file alone, and nobody else may read that.
     let secret = playground.path("sandbox-policies/secrets/mcp-own.OWN_KEY");
     let holding = holding(&playground.base, "key-of-the-test");
@@ -195,6 +291,17 @@ fn a_server_is_imported_called_listed_and_removed() {
         [&row["server"], &row["approval"], &row["tools"]],
         [&json!("own:server"), &json!("approved"), &json!(1)]
     );
+    // What changed since it was approved is not started.
+    let code = playground.path("tool-defs/mcp/own/app/server.py");
+    let approved = fs::read_to_string(&code).unwrap();
+    fs::write(&code, format!("{approved}\n# changed\n")).unwrap();
+    let refused = mcp(&playground, &["refresh", "own:server"]);
+    assert!(
+        refused.code == Some(3) && refused.stderr.contains("--yes starts"),
+        "{}",
+        refused.stderr
+    );
+    fs::write(&code, approved).unwrap();
     assert!(row["mayTouch"].to_string().contains("OWN_KEY"), "{row}");
     // A second import changes nothing.
     let after = playground.state(&[]);
@@ -245,17 +352,150 @@ fn a_server_is_imported_called_listed_and_removed() {
     assert_eq!(fs::read_to_string(data.join("kept")).unwrap(), "kept");
 }
 
-/// The index answers nothing: what was begun is taken back.
+#[test]
+fn an_argument_that_looks_like_a_secret_refuses_its_server_and_all_others_are_shown() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let secret: [&[&str]; 15] = [
+        &["--token", "of-the-test"],
+        &["--accessToken=of-the-test"],
+        &["--apiKey", "of-the-test"],
+        &["--apikey", "of-the-test"],
+        &["--pat", "of-the-test"],
+        &["--pwd", "of-the-test"],
+        &["--db-passwd=of-the-test"],
+        &["--cookie", "of-the-test"],
+        &["--header", "of-the-test"],
+        &["API_KEY=of-the-test"],
+        &["Authorization: Bearer of-the-test"],
+        &["--connection", "Server=db;User Id=sa;Password=of-the-test"],
+        &["https://h.example/mcp?api_key=of-the-test"],
+        &["postgresql://u:of-the-test@h/db"],
+        &["ghp_of-the-test-0123456789"],
+    ];
+    let ordinary: [&[&str]; 4] = [
+        &["--no-auth", "--keyboard", "us"],
+        &["--token-limit", "5", "--max-tokens=100"],
+        &["https://registry.example/@scope/pkg", "a=b"],
+        &["--verbose"],
+    ];
+    let mut servers = serde_json::Map::new();
+    for (at, arguments) in secret.iter().chain(&ordinary).enumerate() {
+        let words = [&["-y", "@acme/x"][..], arguments].concat();
+        servers.insert(format!("s{at}"), json!({"command": "npx", "args": words}));
+    }
+    let file = playground.path("mcp.json");
+    fs::write(&file, json!({ "mcpServers": servers }).to_string()).unwrap();
+    let file = file.to_str().unwrap();
+    let ended = mcp(&playground, &["import", "--json", file]);
+    let mut rows = ended.out["servers"].as_array().unwrap().clone();
+    rows.sort_by_key(|row| {
+        row["server"].as_str().unwrap()[1..]
+            .parse::<usize>()
+            .unwrap()
+    });
+    for (row, arguments) in rows.iter().zip(secret) {
+        assert_eq!(row["status"], "not taken", "{arguments:?}: {row}");
+    }
+    for (row, arguments) in rows[secret.len()..].iter().zip(ordinary) {
+        assert_eq!(row["arguments"], json!(arguments), "{row}");
+    }
+    let table = mcp(&playground, &["import", file]).text();
+    let all = [&ended.stderr, &table, &ended.out.to_string()];
+    assert!(all.iter().all(|text| !text.contains("of-the-test")));
+    assert!(table.contains("arguments: --keyboard"), "{table}");
+}
+
+/// Its last words, what it was refused, and what would grant that.
+#[test]
+fn a_server_that_fails_at_its_start_says_why() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let outside = playground.path("outside");
+    fs::create_dir(&outside).unwrap();
+    let needed = outside.join("needed.json");
+    fs::write(&needed, "{}").unwrap();
+    let code = format!(
+        "import socket, sys\ntry:\n    socket.create_connection(('api.acme.example', 443))\nexcept OSError as why:\n    print('not reached:', why, file=sys.stderr)\nopen('{}')\n",
+        needed.display()
+    );
+    let script = outside.join("needy.py");
+    fs::write(&script, code).unwrap();
+    let server = json!({"command": PYTHON, "args": [script]});
+    let file = outside.join("mcp.json");
+    fs::write(&file, json!({"mcpServers": {"needy": server}}).to_string()).unwrap();
+    playground.settle();
+    let imported = mcp(&playground, &["import", "--yes", file.to_str().unwrap()]);
+    let unasked = mcp(&playground, &["refresh", "needy:server"]);
+    assert_eq!(unasked.code, Some(3), "{}", unasked.stderr);
+    let refreshed = mcp(&playground, &["refresh", "needy:server", "--yes"]);
+    for (ended, said) in [
+        (&imported, imported.text()),
+        (&refreshed, refreshed.stderr.clone()),
+    ] {
+        assert_eq!(ended.code, Some(1), "{said}");
+        let needed = format!("allow needy:server --read '{}'", needed.display());
+        for says in [
+            "not reached:",
+            "Its exit status was 1",
+            &needed,
+            "--host 'api.acme.example'",
+        ] {
+            assert!(said.contains(says), "{says}: {said}");
+        }
+    }
+}
+
+/// What was written goes; what lies behind a link does not.
+#[test]
+fn a_link_in_place_of_a_server_is_not_followed() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let linked = ["tool-defs/mcp/own", "sandbox-policies/secrets"];
+    for (at, link) in linked.into_iter().enumerate() {
+        let kept = playground.path(&format!("kept{at}"));
+        fs::create_dir(&kept).unwrap();
+        fs::write(kept.join("mcp-own.KEY"), "kept").unwrap();
+        let link = playground.path(link);
+        fs::create_dir_all(link.parent().unwrap()).unwrap();
+        symlink(&kept, &link).unwrap();
+        playground.settle();
+        let before = playground.state(&[]);
+        let file = playground.path("mcp.json");
+        fs::write(
+            &file,
+            r#"{"mcpServers": {"own": {"command": "npx", "args": ["x"]}}}"#,
+        )
+        .unwrap();
+        let imported = mcp(&playground, &["import", "--yes", file.to_str().unwrap()]);
+        fs::remove_file(&file).unwrap();
+        let removed = mcp(&playground, &["remove", "own", "--yes"]);
+        let said = imported.text() + &removed.stderr;
+        assert!(said.matches("through a link").count() == 2, "{said}");
+        assert_eq!(
+            playground.state(&[]).keys().collect::<Vec<_>>(),
+            before.keys().collect::<Vec<_>>()
+        );
+        fs::remove_file(link).unwrap();
+    }
+}
+
+/// The index answers nothing, and a script's project holds a pipe: what was begun is taken back.
 #[test]
 fn a_failure_in_the_middle_leaves_nothing() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
+    let project = playground.path("piped");
+    fs::create_dir(&project).unwrap();
+    fs::write(project.join("package.json"), "{}").unwrap();
+    fs::write(project.join("main.js"), "").unwrap();
+    nix::unistd::mkfifo(&project.join("pipe"), Mode::S_IRWXU).unwrap();
+    nix::unistd::mkfifo(&project.join("pipe.js"), Mode::S_IRWXU).unwrap();
+    let main = json!({"command": "node", "args": [project.join("main.js")]});
+    let pipe = json!({"command": "node", "args": [project.join("pipe.js")]});
     let config = "[indexes.default]\npython = { url = \"http://127.0.0.1:9/simple/\", ranges = [\"127.0.0.0/8\"] }\n";
     fs::write(playground.path("config.toml"), config).unwrap();
     let server =
         json!({"command": "uvx", "args": ["mcp-server-time"], "env": {"KEY": "key-of-the-test"}});
     fs::write(
         playground.path("mcp.json"),
-        json!({"mcpServers": {"time": server}}).to_string(),
+        json!({"mcpServers": {"main": main, "pipe": pipe, "time": server}}).to_string(),
     )
     .unwrap();
     playground.settle();
@@ -271,11 +511,22 @@ fn a_failure_in_the_middle_leaves_nothing() {
             playground.path("mcp.json").to_str().unwrap(),
         ],
     );
-    let row = &ended.out["servers"][0];
-    assert_eq!(
-        (ended.code, &row["status"]),
-        (Some(1), &json!("failed")),
-        "{row} {}",
+    let rows = ended.out["servers"].as_array().unwrap();
+    let states: Vec<_> = rows
+        .iter()
+        .map(|row| row["status"].as_str().unwrap())
+        .collect();
+    assert_eq!(ended.code, Some(1), "{rows:?} {}", ended.stderr);
+    assert_eq!(states, ["failed", "not taken", "failed"], "{rows:?}");
+    for row in &rows[..2] {
+        assert!(
+            row["why"].to_string().contains("not a regular file"),
+            "{row}"
+        );
+    }
+    assert!(
+        ended.stderr.contains("main: failed\n  "),
+        "{}",
         ended.stderr
     );
     assert_eq!(

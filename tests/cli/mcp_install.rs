@@ -176,8 +176,7 @@ fn a_file_that_cannot_be_edited_stays_as_it_is_and_is_named_with_its_place() {
 #[test]
 fn what_is_shown_hides_values_and_characters_that_a_terminal_obeys() {
     let host = host();
-    let old =
-        r#"{"mcpServers": {"toolhost": {"command": "x\u001b[2J", "env": {"KEY": "s3cret"}}}}"#;
+    let old = r#"{"mcpServers": {"toolhost": {"command": "x\u001b[2J", "args": ["s3cret"], "url": "https://u:s3cret@h", "env": {"KEY": "s3cret"}}}}"#;
     host.put("home/.cursor/mcp.json", old);
     let (_, _, said) = install(&host, &["--client", "cursor"]);
     assert!(
@@ -224,6 +223,12 @@ fn a_new_file_is_its_users_alone_and_a_project_has_its_own() {
             "{file}"
         );
     }
+    // Two clients read one file of a project.
+    let (_, _, said) = install(
+        &host,
+        &["--client", "copilot", "--scope", "project", "--yes"],
+    );
+    assert!(said.contains("is there already"), "{said}");
     let (code, _, said) = install(&host, &["--client", "zed", "--name", "a b"]);
     assert!(code == 2 && said.contains("letters, digits"), "{said}");
     let (code, _, said) = install(&host, &["--client", "goose", "--scope", "project", "--yes"]);
@@ -335,20 +340,29 @@ fn servers_that_were_imported_and_are_ready_leave_and_others_stay() {
     let file =
         format!("{{\n  \"mcpServers\": {{\n    // mine\n    {notes}\n    {other}\n  }}\n}}\n");
     let path = host.put("home/.cursor/mcp.json", file);
-    let replace = || {
+    let replace = |says: &str| {
         let (code, _, said) = install(&host, &["--client", "cursor", "--replace", "--yes"]);
-        assert!(code == 0 && !said.contains("a-long-secret"), "{said}");
+        assert!(
+            code == 0 && !said.contains("a-long-secret") && said.contains(says),
+            "{said}"
+        );
         fs::read_to_string(&path).unwrap()
     };
-    assert!(replace().contains(&notes), "nothing was imported yet");
+    let not_there = "stays: notes: it was not imported";
+    assert!(
+        replace(not_there).contains(&notes),
+        "nothing was imported yet"
+    );
     let (code, out, said) = mcp(&host, "import", &[&path, "--only", "notes", "--yes"], &[]);
     assert_eq!(code, 0, "{out}{said}");
-    let text = replace();
+    let text = replace("- notes: its tools are those of notes here");
     assert!(!text.contains("notes") && text.contains(&other), "{text}");
     // What is started in another way is another server.
-    let changed = notes.replace("\"],", "\", \"--all\"],");
-    fs::write(&path, text.replacen(&other, &(changed.clone() + &other), 1)).unwrap();
-    assert!(replace().contains(&changed));
+    for (own, theirs) in [("\"],", "\", \"--all\"],"), ("a-long", "another")] {
+        let changed = notes.replace(own, theirs);
+        fs::write(&path, text.replacen(&other, &(changed.clone() + &other), 1)).unwrap();
+        assert!(replace("stays: notes: it differs").contains(&changed));
+    }
 }
 
 /// Agents, the program of each as `tests/clients/install.sh` has it, and what its `mcp list` says of a

@@ -13,7 +13,7 @@ for line in sys.stdin:
     if method == "initialize":
         answer["result"] = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": {"name": "own", "version": "1"}}
     elif method == "tools/list":
-        answer["result"] = {"tools": [TOOL]}
+        answer["result"] = {"tools": [TOOL, {**TOOL, "name": "../key"}]}
     elif method == "tools/call":
         text = f"{len(os.environ['OWN_KEY'])} {os.environ['OWN_LEVEL']}"
         answer["result"] = {"content": [{"type": "text", "text": text}]}

@@ -55,7 +55,7 @@ impl Fakes {
     }
 
     fn settle_list(&self) {
-        self.verb(&["mcp", "refresh", "fake:server"], 0);
+        self.verb(&["mcp", "refresh", "fake:server", "--yes"], 0);
         self.playground.settle();
         self.verb(&["approve", "fake:server", "--why", "a test", "--yes"], 0);
     }
@@ -366,7 +366,7 @@ fn what_a_server_changes_is_not_called() {
     // The list shows what changed, and nothing of the server runs before somebody approved that.
     fakes.change(json!({"handler": {"args": ["changed"]}}));
     fakes.playground.settle();
-    let shown = fakes.verb(&["mcp", "refresh", "fake:server", "--json"], 0);
+    let shown = fakes.verb(&["mcp", "refresh", "fake:server", "--yes", "--json"], 0);
     assert_eq!(shown.out["changed"], json!(["count"]));
     assert_eq!(
         (&shown.out["new"], &shown.out["gone"]),
@@ -389,7 +389,9 @@ fn one_call_leaves_no_server() {
     let script = fakes.folder.join("server.py").display().to_string();
     assert!(processes_of(&script).is_empty());
     let dies = unapproved(Who::ours(), GRANTS, json!({"handler": {"args": ["dies"]}}));
-    let ended = dies.playground.cli(&["mcp", "refresh", "fake:server"]);
+    let ended = dies
+        .playground
+        .cli(&["mcp", "refresh", "fake:server", "--yes"]);
     assert!(
         ended.stderr.contains("could not be used") || ended.stderr.contains("ended before"),
         "{}",

@@ -25,7 +25,12 @@ pub struct Client {
     pub project: &'static [&'static str],
     /// The members that lead to the servers, the newest form last.
     pub servers: &'static [&'static [&'static str]],
+    /// How a value begins that names a variable of the client. The client keeps all else as text.
+    pub references: &'static [&'static str],
 }
+
+/// What any file counts as that is not a known client's. A bare `$` begins passwords, too.
+pub const REFERENCES: &[&str] = &["${env:", "{env:", "${"];
 
 const MCP_SERVERS: &[&[&str]] = &[&["mcpServers"]];
 
@@ -37,6 +42,7 @@ pub const CLIENTS: [Client; 10] = [
         folder_variable: Some("CLAUDE_CONFIG_DIR"),
         project: &[".mcp.json"],
         servers: MCP_SERVERS,
+        references: &["${"],
     },
     Client {
         name: "claude-desktop",
@@ -45,6 +51,7 @@ pub const CLIENTS: [Client; 10] = [
         folder_variable: None,
         project: &[],
         servers: MCP_SERVERS,
+        references: &[],
     },
     Client {
         name: "cursor",
@@ -53,6 +60,7 @@ pub const CLIENTS: [Client; 10] = [
         folder_variable: None,
         project: &[".cursor/mcp.json"],
         servers: MCP_SERVERS,
+        references: &["${env:"],
     },
     Client {
         name: "vscode",
@@ -61,6 +69,7 @@ pub const CLIENTS: [Client; 10] = [
         folder_variable: None,
         project: &[".vscode/mcp.json"],
         servers: &[&["servers"]],
+        references: &["${env:"],
     },
     Client {
         name: "codex",
@@ -69,6 +78,7 @@ pub const CLIENTS: [Client; 10] = [
         folder_variable: Some("CODEX_HOME"),
         project: &[".codex/config.toml"],
         servers: &[&["mcp_servers"]],
+        references: &[],
     },
     Client {
         name: "gemini",
@@ -77,6 +87,7 @@ pub const CLIENTS: [Client; 10] = [
         folder_variable: None,
         project: &[".gemini/settings.json"],
         servers: MCP_SERVERS,
+        references: &["${", "$"],
     },
     Client {
         name: "opencode",
@@ -85,6 +96,7 @@ pub const CLIENTS: [Client; 10] = [
         folder_variable: None,
         project: &["opencode.json", "opencode.jsonc"],
         servers: &[&["mcp"], &["mcp", "servers"]],
+        references: &["{env:"],
     },
     Client {
         name: "zed",
@@ -93,6 +105,7 @@ pub const CLIENTS: [Client; 10] = [
         folder_variable: None,
         project: &[".zed/settings.json"],
         servers: &[&["context_servers"]],
+        references: &[],
     },
     Client {
         name: "copilot",
@@ -101,6 +114,7 @@ pub const CLIENTS: [Client; 10] = [
         folder_variable: Some("COPILOT_HOME"),
         project: &[".mcp.json", ".github/mcp.json"],
         servers: MCP_SERVERS,
+        references: &["${"],
     },
     Client {
         name: "goose",
@@ -109,10 +123,19 @@ pub const CLIENTS: [Client; 10] = [
         folder_variable: None,
         project: &[],
         servers: &[&["extensions"]],
+        references: &[],
     },
 ];
 
 impl Client {
+    /// The client whose file this is, by its name.
+    pub fn of(file: &Path) -> Option<&'static Client> {
+        CLIENTS.iter().find(|client| {
+            let mut names = client.project.iter().chain([&client.user]);
+            names.any(|name| file.ends_with(name))
+        })
+    }
+
     /// The user's file, whether or not it is there. `None`: this user has no home folder.
     pub fn user_file(&self, variable: settings::Variables<'_>) -> Option<PathBuf> {
         let named = self.folder_variable.and_then(variable).map(PathBuf::from);
@@ -120,10 +143,16 @@ impl Client {
             Some(rest) => settings::folder(variable, "XDG_CONFIG_HOME", ".config")?.join(rest),
             None => settings::home(variable)?.join(self.user),
         };
-        Some(match (named, usual.file_name()) {
+        let path = match (named, usual.file_name()) {
             (Some(folder), Some(file)) if folder.is_absolute() => folder.join(file),
             _ => usual,
-        })
+        };
+        // opencode reads both.
+        let commented = path.with_extension("jsonc");
+        match self.name == "opencode" && !path.exists() && commented.exists() {
+            true => Some(commented),
+            false => Some(path),
+        }
     }
 
     /// The files of a project, whether or not they are there.

@@ -1,14 +1,17 @@
 //! What clients' files, and the registry's `server.json`, say of servers: every form becomes one kind
 //! of entry. The files are hostile, and nothing that they name is run.
 
-use super::clients::{CLIENTS, Syntax};
+use super::clients::{CLIENTS, Client, REFERENCES, Syntax};
+use crate::base::files;
 use crate::base::json::{self, Dialect};
 use crate::base::text;
 use crate::cli::settings;
+use nix::fcntl::OFlag;
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Longest file: a client may keep its history beside its servers.
@@ -18,8 +21,10 @@ const MAX_SERVERS: usize = 200;
 /// Most arguments, and most variables, of one server.
 const MAX_WORDS: usize = 64;
 const MAX_WORD_BYTES: usize = 4096;
-/// How a text begins that a client replaces.
+/// What stands in an argument that a client replaces.
 const OPENINGS: [&str; 3] = ["${", "{env:", "{file:"];
+
+const REMOTE: &str = "a remote server: its code runs elsewhere, where nothing here confines it";
 
 /// One server as a client has it.
 pub struct Entry {
@@ -27,6 +32,8 @@ pub struct Entry {
     pub file: PathBuf,
     /// Where relative paths start, if the entry or the place of its file says so.
     pub folder: Option<PathBuf>,
+    /// A file of the user has it for one project.
+    pub is_of_project: bool,
     /// The error says why the entry is not taken.
     pub command: Result<Command, String>,
 }
@@ -43,6 +50,8 @@ pub struct Command {
     /// The program and its arguments.
     pub words: Vec<String>,
     pub variables: BTreeMap<String, Variable>,
+    /// The entry itself says in which folder it starts.
+    pub has_folder: bool,
 }
 
 /// Where the value of a server's variable comes from.
@@ -68,7 +77,7 @@ struct Said {
     env: BTreeMap<String, Value>,
     /// Codex passes these on.
     #[serde(rename = "env_vars")]
-    env_vars: Vec<String>,
+    env_vars: Vec<Value>,
     env_file: Value,
     #[serde(alias = "serverUrl", alias = "httpUrl")]
     url: Value,
@@ -79,6 +88,7 @@ struct Said {
 
 #[derive(Deserialize)]
 #[serde(untagged)]
+#[serde(expecting = "its `command` must be a text, or a list of texts")]
 enum Program {
     Word(String),
     Words(Vec<String>),
@@ -104,6 +114,10 @@ struct Published {
     #[serde(default)]
     version: String,
     #[serde(default)]
+    registry_base_url: String,
+    #[serde(default)]
+    runtime_arguments: Vec<Value>,
+    #[serde(default)]
     transport: BTreeMap<String, Value>,
     #[serde(default)]
     package_arguments: Vec<PublishedValue>,
@@ -120,6 +134,7 @@ struct PublishedValue {
     value: Option<String>,
     is_required: bool,
     is_secret: Option<bool>,
+    variables: Value,
 }
 
 pub fn variable(name: &str) -> Option<OsString> {
@@ -129,52 +144,83 @@ pub fn variable(name: &str) -> Option<OsString> {
 /// The entries of one file. The error names the place.
 pub fn read(file: &Path) -> Result<Vec<Entry>, String> {
     let shown = text::path(file);
-    let bytes = settings::regular_file(file, MAX_FILE_BYTES);
+    let opened = files::open(file, OFlag::empty());
+    let bytes = files::checked(opened, MAX_FILE_BYTES, |facts| {
+        files::trustworthy(facts.mode(), facts.uid()).err()
+    });
     let bytes = bytes.map_err(|why| format!("{shown}: {why}"))?;
-    let document = match file.extension().is_some_and(|end| end == "toml") {
-        true => parse_toml(&bytes),
-        false => json::parse(&bytes, Dialect::Commented)
-            .map(|document| document.value)
-            .map_err(|bad| format!("{}:{}: {}", bad.line, bad.column, bad.message)),
+    let syntax = match file.extension().is_some_and(|end| end == "toml") {
+        true => Syntax::Toml,
+        false => Syntax::Json,
     };
-    let document = document.map_err(|why| format!("{shown}:{why}"))?;
-    let mut found: Vec<Entry> = published(&document, file).into_iter().collect();
-    for (folder, servers) in lists(&document, file) {
-        for (name, said) in servers.as_object().into_iter().flatten() {
-            found.push(entry(name, said, file, folder.clone()));
-        }
-    }
+    let document = parse(syntax, &bytes).map_err(|why| format!("{shown}:{why}"))?;
+    let found = of(&document, file);
     match found.len() {
         0..=MAX_SERVERS => Ok(found),
         many => Err(format!("{shown}: {many} servers, more than {MAX_SERVERS}")),
     }
 }
 
-pub fn parse_toml(bytes: &[u8]) -> Result<Value, String> {
-    let text = text::decode(bytes)?;
-    toml::from_str(text).map_err(|error| {
-        let start = error.span().map_or(0, |span| span.start);
-        let (line, column) = json::line_and_column(text, start);
-        format!("{line}:{column}: {}", error.message())
-    })
+/// A file as a value, or `LINE:COLUMN: ` and why it cannot be read.
+pub fn parse(syntax: Syntax, bytes: &[u8]) -> Result<Value, String> {
+    if bytes.trim_ascii().is_empty() {
+        return Ok(Value::Object(Map::new()));
+    }
+    if syntax == Syntax::Toml {
+        let text = text::decode(bytes)?;
+        return toml::from_str(text).map_err(|error| {
+            let start = error.span().map_or(0, |span| span.start);
+            let (line, column) = json::line_and_column(text, start);
+            format!("{line}:{column}: {}", error.message())
+        });
+    }
+    json::parse(bytes, Dialect::Commented)
+        .map(|document| document.value)
+        .map_err(|bad| format!("{}:{}: {}", bad.line, bad.column, bad.message))
 }
 
-/// The lists of servers, each with the folder where its relative paths start.
-fn lists<'d>(document: &'d Value, file: &Path) -> Vec<(Option<PathBuf>, &'d Value)> {
+/// The entries of what this file holds.
+pub fn of(document: &Value, file: &Path) -> Vec<Entry> {
+    let folder = project_of(file);
+    let own = lists(document, file)
+        .into_iter()
+        .flat_map(Value::as_object)
+        .flatten();
+    let own = own.map(|(name, said)| entry(name, said, file, folder.clone()));
+    let mut found: Vec<Entry> = published(document, file).into_iter().chain(own).collect();
+    for (folder, it) in document["projects"].as_object().into_iter().flatten() {
+        let servers = it["mcpServers"].as_object().into_iter().flatten();
+        found.extend(servers.map(|(name, said)| Entry {
+            is_of_project: true,
+            ..entry(name, said, file, Some(PathBuf::from(folder)))
+        }));
+    }
+    found
+}
+
+/// The list of the client whose file this is; else what any client would find in it.
+fn lists<'d>(document: &'d Value, file: &Path) -> Vec<&'d Value> {
+    // The newest form stands last, in what the older one had.
+    let of_client = |client: &Client| {
+        let forms = client.servers.iter();
+        let found = forms.filter_map(|path| path.iter().try_fold(document, |at, it| at.get(*it)));
+        found.last()
+    };
+    if let Some(own) = Client::of(file).and_then(of_client) {
+        return vec![own];
+    }
     let readable = CLIENTS.iter().filter(|it| it.syntax != Syntax::Yaml);
-    let paths = readable.flat_map(|client| client.servers);
-    let mut own: Vec<&Value> = paths
-        .filter_map(|path| path.iter().try_fold(document, |at, name| at.get(*name)))
-        .collect();
-    // The newest form of a client stands last, in what its older form had.
-    let own = own.pop().map(|list| (project_of(file), list));
-    let projects = document["projects"].as_object().into_iter().flatten();
-    let projects = projects.map(|(folder, it)| (Some(PathBuf::from(folder)), &it["mcpServers"]));
-    own.into_iter().chain(projects).collect()
+    let mut found: Vec<&Value> = Vec::new();
+    for list in readable.filter_map(of_client) {
+        if !found.iter().any(|known| std::ptr::eq(*known, list)) {
+            found.push(list);
+        }
+    }
+    found
 }
 
 /// The folder of a project's file; `None` for a user's.
-fn project_of(file: &Path) -> Option<PathBuf> {
+pub fn project_of(file: &Path) -> Option<PathBuf> {
     let file = std::path::absolute(file).ok()?;
     let mut users = CLIENTS.iter().filter_map(|it| it.user_file(&variable));
     if users.any(|user| user == file) {
@@ -193,19 +239,19 @@ fn entry(name: &str, said: &Value, file: &Path, folder: Option<PathBuf>) -> Entr
     Entry {
         name: name.to_owned(),
         file: file.to_path_buf(),
-        command: said.and_then(|said| said.command(folder.as_deref())),
+        is_of_project: false,
+        command: said.and_then(|said| said.command(folder.as_deref(), file)),
         folder,
     }
 }
 
 impl Said {
-    fn command(self, folder: Option<&Path>) -> Result<Command, String> {
+    fn command(self, folder: Option<&Path>, file: &Path) -> Result<Command, String> {
         if self.disabled || self.enabled == Some(false) {
             return Err("its client has it disabled".to_owned());
         }
         if !self.url.is_null() {
-            let why = "a remote server: its code runs elsewhere, where nothing here confines it";
-            return Err(why.to_owned());
+            return Err(REMOTE.to_owned());
         }
         if !self.env_file.is_null() {
             return Err("its variables lie in an `envFile`: write them in `env`".to_owned());
@@ -218,14 +264,24 @@ impl Said {
         words.extend(self.args);
         let words = words.into_iter().map(|word| in_place(word, folder));
         let mut variables = BTreeMap::new();
+        let references = Client::of(file).map_or(REFERENCES, |client| client.references);
         for (name, value) in self.env {
-            let value = value_of(value).map_err(|why| format!("its variable {name} {why}"))?;
+            let value = value_of(value, references);
+            let value = value.map_err(|why| format!("its variable {name} {why}"))?;
             variables.insert(name, value);
         }
-        let passed = self.env_vars.into_iter();
-        variables.extend(passed.map(|name| (name.clone(), Variable::Host(name))));
+        for passed in self.env_vars {
+            let name = passed.as_str().or(passed["name"].as_str());
+            let name = name.ok_or("its `env_vars` are not names")?.to_owned();
+            variables.insert(name.clone(), Variable::Host(name));
+        }
         let words = words.collect::<Result<_, _>>()?;
-        Command { words, variables }.bounded()
+        Command {
+            words,
+            variables,
+            has_folder: self.cwd.is_some(),
+        }
+        .bounded()
     }
 }
 
@@ -235,7 +291,8 @@ fn is_plain(word: &str) -> bool {
 
 impl Command {
     fn bounded(self) -> Result<Command, String> {
-        if self.words.is_empty() || self.words.len().max(self.variables.len()) > MAX_WORDS {
+        let is_named = self.words.first().is_some_and(|word| !word.is_empty());
+        if !is_named || self.words.len().max(self.variables.len()) > MAX_WORDS {
             return Err(format!(
                 "it has no command, or more than {MAX_WORDS} arguments or variables"
             ));
@@ -270,7 +327,8 @@ fn in_place(mut word: String, folder: Option<&Path>) -> Result<String, String> {
     }
 }
 
-fn value_of(value: Value) -> Result<Variable, String> {
+/// What a value is to the client that has it. `references`: as in `Client`.
+fn value_of(value: Value, references: &[&str]) -> Result<Variable, String> {
     let text = match value {
         Value::String(text) => text,
         Value::Bool(_) | Value::Number(_) => value.to_string(),
@@ -279,15 +337,19 @@ fn value_of(value: Value) -> Result<Variable, String> {
     if text.starts_with("${input:") && text.ends_with('}') {
         return Ok(Variable::Asked);
     }
-    let forms = [("${env:", "}"), ("{env:", "}"), ("${", "}"), ("$", "")];
-    let mut named = forms.iter().filter_map(|(open, close)| {
-        let name = text.strip_prefix(open)?.strip_suffix(close)?;
-        let is_name = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
-        is_name.then_some(name)
+    let mut named = references.iter().filter_map(|opening| {
+        let rest = text.strip_prefix(opening)?;
+        let name = match *opening {
+            // The client keeps the text where no variable has the name: it may be a password.
+            "$" => Some(rest).filter(|name| variable(name).is_some()),
+            _ => rest.strip_suffix('}'),
+        };
+        let is_part = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
+        name.filter(|name| !name.is_empty() && name.bytes().all(is_part))
     });
     match named.next() {
         Some(name) => Ok(Variable::Host(name.to_owned())),
-        None if OPENINGS.iter().any(|opening| text.contains(opening)) => {
+        None if !references.is_empty() && OPENINGS.iter().any(|it| text.contains(it)) => {
             Err("mixes a text with variables: write the whole value".to_owned())
         }
         None => Ok(Variable::Text(text)),
@@ -298,20 +360,29 @@ fn value_of(value: Value) -> Result<Variable, String> {
 fn published(document: &Value, file: &Path) -> Option<Entry> {
     // The registry's own answers hold it in `server`.
     let server = document.get("server").unwrap_or(document);
-    let packages = server["packages"].as_array()?.iter();
+    let [packages, remotes] = ["packages", "remotes"].map(|name| server[name].as_array());
+    packages.or(remotes)?;
+    let packages = packages.into_iter().flatten();
     let mut commands: Vec<_> = packages.map(published_command).collect();
     let taken = commands.iter().position(Result::is_ok);
     let name = server["name"].as_str()?;
+    let command = commands.drain(taken.unwrap_or(0)..).next();
     Some(Entry {
         name: name.rsplit('/').next().unwrap_or(name).to_owned(),
         file: file.to_path_buf(),
         folder: None,
-        command: commands.drain(taken.unwrap_or(0)..).next()?,
+        is_of_project: false,
+        command: command.unwrap_or_else(|| Err(REMOTE.to_owned())),
     })
 }
 
 fn published_command(said: &Value) -> Result<Command, String> {
     let said = Published::deserialize(said).map_err(|error| error.to_string())?;
+    let usual = ["", "https://registry.npmjs.org", "https://pypi.org"];
+    let registry = said.registry_base_url.trim_end_matches('/');
+    if !usual.contains(&registry) || !said.runtime_arguments.is_empty() {
+        return Err("it names another registry, or arguments of its interpreter".to_owned());
+    }
     let start = match said.registry_type.as_str() {
         "npm" => "npx",
         "pypi" => "uvx",
@@ -339,19 +410,42 @@ fn published_command(said: &Value) -> Result<Command, String> {
                 "it needs an argument of yours: write it as an entry of `mcpServers`".to_owned(),
             );
         }
+        let value = argument.value.as_deref().unwrap_or_default();
+        if !argument.variables.is_null() || value.contains('{') {
+            return Err(
+                "an argument has variables: write it as an entry of `mcpServers`".to_owned(),
+            );
+        }
         let is_named = argument.r#type == "named" && argument.value.is_some();
         words.extend(is_named.then_some(argument.name));
         words.extend(argument.value);
     }
-    let variables = said.environment_variables.into_iter().filter_map(|said| {
-        let value = match said.value {
-            Some(value) if said.is_secret == Some(false) => Variable::Setting(value),
+    let mut variables = BTreeMap::new();
+    for PublishedValue {
+        name,
+        value,
+        is_required,
+        is_secret,
+        ..
+    } in said.environment_variables
+    {
+        let value = match value {
+            Some(value) if is_secret == Some(false) => Variable::Setting(value),
             Some(value) => Variable::Text(value),
-            None if said.is_required => Variable::Asked,
-            None => return None,
+            None if !is_required => continue,
+            None if is_secret == Some(false) => {
+                return Err(format!(
+                    "its setting {name} has no value: write it as an entry of `mcpServers`"
+                ));
+            }
+            None => Variable::Asked,
         };
-        Some((said.name, value))
-    });
-    let variables = variables.collect();
-    Command { words, variables }.bounded()
+        variables.insert(name, value);
+    }
+    Command {
+        words,
+        variables,
+        has_folder: false,
+    }
+    .bounded()
 }

@@ -6,21 +6,19 @@
 
 use super::clients::{CLIENTS, Client, Syntax};
 use super::entries::{self, variable};
-use super::plan::name_of;
+use super::plan::{Plan, name_of};
+use super::target::Target;
 use crate::base::files::{self, Folder};
-use crate::base::json::{self, Dialect};
-use crate::base::text;
+use crate::base::text::{self, printable};
 use crate::cli::refusal::{Exit, Refusal};
 use crate::cli::settings::{self, Settings};
 use crate::cli::{allow, host, words};
-use crate::manifest::Manifest;
 use crate::service::readiness::Readiness;
 use clap::builder::PossibleValuesParser;
 use jsonc_parser::ParseOptions;
 use jsonc_parser::cst::{CstInputValue, CstObjectProp, CstRootNode};
 use nix::fcntl::OFlag;
 use serde_json::{Map, Value, json};
-use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
@@ -29,6 +27,8 @@ use toml_edit::{DocumentMut, Item, Table};
 
 /// Largest file of a client that is edited: Claude Code keeps its history beside its servers.
 const MAX_FILE_BYTES: u64 = 32 << 20;
+/// The file of a project that two clients read: one wants to know which tools it may use.
+const SHARED: &str = ".mcp.json";
 /// Longest name of an entry.
 const MAX_NAME_BYTES: usize = 64;
 
@@ -75,13 +75,15 @@ fn entry_name(name: &str) -> Result<String, String> {
 pub fn run(settings: &Settings, args: &Args) -> anyhow::Result<ExitCode> {
     let client = CLIENTS.iter().find(|client| client.name == args.client);
     let client = client.ok_or_else(|| refuse("no such client"))?;
+    let place = Place::find(client, args.scope)?;
+    let is_shared = place.path.ends_with(SHARED);
+    let form = if is_shared { SHARED } else { client.name };
     let mut entry = Entry {
         client,
         name: &args.name,
-        members: members(client, &command(settings)?),
-        known: None,
+        members: members(form, &command(settings)?),
+        replacing: None,
     };
-    let place = Place::find(client, args.scope)?;
     if args.print || client.syntax == Syntax::Yaml {
         words::note(&format!(
             "For {}, which was not changed:",
@@ -91,10 +93,14 @@ pub fn run(settings: &Settings, args: &Args) -> anyhow::Result<ExitCode> {
         return Ok(Exit::Ok.into());
     }
     if args.replace {
-        entry.known = Some(host::Tools::load(settings)?);
+        entry.replacing = Some(Replacing {
+            known: host::Tools::load(settings)?,
+            target: Target::new(settings).map_err(refuse)?,
+        });
     }
     let edit = Edit::plan(&place, &entry)?;
     let shown = text::path(&edit.path);
+    edit.staying.iter().for_each(|line| words::note(line));
     if edit.lines.is_empty() {
         let name = &args.name;
         words::note(&format!(
@@ -151,12 +157,15 @@ fn command(settings: &Settings) -> Result<Vec<String>, Refusal> {
     Ok(command)
 }
 
-/// The entry's members, in the form of each client.
-fn members(client: &Client, command: &[String]) -> Value {
+/// The entry's members, in the form of a client, or of the file that two clients read.
+fn members(form: &str, command: &[String]) -> Value {
     let [program, arguments @ ..] = command else {
         return json!({});
     };
-    match client.name {
+    match form {
+        SHARED => {
+            json!({"type": "stdio", "command": program, "args": arguments, "env": {}, "tools": ["*"]})
+        }
         "claude-code" | "vscode" => {
             json!({"type": "stdio", "command": program, "args": arguments, "env": {}})
         }
@@ -178,63 +187,52 @@ struct Entry<'a> {
     client: &'a Client,
     name: &'a str,
     members: Value,
-    /// The tools of this host, where the servers that are among them leave.
-    known: Option<host::Tools>,
+    /// Where the servers leave that this host has.
+    replacing: Option<Replacing>,
 }
 
-/// The servers of a client's file that this host can be called for instead: ready here, and started
-/// by the same package or script with the same arguments.
-fn replaced(known: &host::Tools, servers: &Map<String, Value>) -> BTreeMap<String, String> {
-    let mut found = BTreeMap::new();
-    let tools = known.tools();
-    for (name, said) in servers {
-        let Ok(namespace) = name_of(name) else {
-            continue;
-        };
-        let mut own = tools.iter().filter(|tool| {
-            let starts = tool.manifest.id.split(':').next();
-            starts == Some(&namespace) && tool.manifest.mcp_tool().is_some()
+/// What a client can call this host for instead.
+struct Replacing {
+    known: host::Tools,
+    target: Target,
+}
+
+impl Replacing {
+    /// The namespace of a server that was imported as its client starts it, and is ready here. The
+    /// error says why it stays.
+    fn namespace(&self, entry: &entries::Entry) -> Result<String, String> {
+        if entry.is_of_project {
+            return Err("it is for one project: take it out by hand".to_owned());
+        }
+        let command = entry.command.as_ref().map_err(Clone::clone)?;
+        let name = name_of(&entry.name)?;
+        let manifest = settings::regular_file(&self.target.manifest(&name), MAX_FILE_BYTES);
+        let manifest = manifest.map_err(|_| "it was not imported".to_owned())?;
+        let manifest = entries::parse(Syntax::Json, &manifest)?;
+        let named = manifest["execution"]["env"]
+            .as_object()
+            .into_iter()
+            .flatten();
+        let named: Vec<String> = named.map(|(name, _)| name.clone()).collect();
+        let plan = Plan::new(entry, command, &self.target, &named)?;
+        if !plan.is_written(&self.target, &manifest) {
+            let why = "it differs from what was imported, or that was changed since";
+            return Err(why.to_owned());
+        }
+        let tools = self.known.tools().into_iter();
+        let mut own = tools.filter(|tool| {
+            let namespace = tool.manifest.id.split(':').next();
+            namespace == Some(&name) && tool.manifest.mcp_tool().is_some()
         });
         let is_ready = own.any(|tool| {
-            let server = tool.manifest.mcp_tool().map(|tool| &tool.server);
-            server.is_some_and(|server| is_started_by(server, said))
-                && matches!(
-                    Readiness::shipped(tool, &known.decide(tool)),
-                    Readiness::Ready
-                )
+            let decision = self.known.decide(&tool);
+            matches!(Readiness::shipped(&tool, &decision), Readiness::Ready)
         });
-        if is_ready {
-            found.insert(name.clone(), namespace);
+        match is_ready {
+            true => Ok(name),
+            false => Err("its tools are not ready here: `toolhost list` says why".to_owned()),
         }
     }
-    found
-}
-
-/// Whether what a client starts is this server, as `mcp import` describes it.
-fn is_started_by(server: &Manifest, said: &Value) -> bool {
-    let words = ["command", "args"].map(|member| match &said[member] {
-        Value::Array(words) => words.as_slice(),
-        word => std::slice::from_ref(word),
-    });
-    let words = words.concat();
-    let words: Vec<&str> = words.iter().filter_map(Value::as_str).collect();
-    let arguments = server.mcp_server().map_or(&[][..], |server| &server.args);
-    let Some(start) = words.len().checked_sub(arguments.len()) else {
-        return false;
-    };
-    let (start, rest) = words.split_at(start);
-    let program = server.description.strip_prefix("The MCP server ");
-    let program = program.and_then(|it| it.strip_suffix('.'));
-    let starts = start.last().zip(program);
-    starts.is_some_and(|(word, program)| is_version_of(word, program)) && rest.iter().eq(arguments)
-}
-
-/// Whether a word is a package or a file, maybe with a version behind it.
-fn is_version_of(word: &str, program: &str) -> bool {
-    let version = word.strip_prefix(program);
-    version.is_some_and(|version| {
-        version.is_empty() || version.starts_with(['@', '=', '<', '>', '~', '!'])
-    })
 }
 
 impl Entry<'_> {
@@ -292,12 +290,7 @@ impl Place {
             return Ok(Place { path, within });
         }
         let path = client.user_file(&variable);
-        let mut path = path.ok_or_else(|| refuse("HOME does not name a folder"))?;
-        // opencode reads both.
-        let commented = path.with_extension("jsonc");
-        if !path.exists() && commented.exists() {
-            path = commented;
-        }
+        let path = path.ok_or_else(|| refuse("HOME does not name a folder"))?;
         let home = settings::home(&variable).filter(|home| path.starts_with(home));
         let above = path.parent().unwrap_or(&path).to_owned();
         Ok(Place {
@@ -365,6 +358,8 @@ struct Edit {
     after: String,
     /// What a person sees of it. Empty: there is nothing to write.
     lines: Vec<String>,
+    /// The servers that do not leave, and why.
+    staying: Vec<String>,
 }
 
 impl Edit {
@@ -377,21 +372,37 @@ impl Edit {
         let before = read(path).map_err(|why| why.to_string())?;
         let old = before.as_deref().unwrap_or_default();
         let syntax = entry.client.syntax;
-        let mut file = parse(syntax, old)?;
+        let mut file = entries::parse(syntax, old.as_bytes())?;
         let members = entry.path(&file);
-        let servers = servers(&mut file, members)?;
         let mut lines = Vec::new();
-        let known = entry.known.iter();
-        let leaving: BTreeMap<_, _> = known.flat_map(|known| replaced(known, servers)).collect();
-        for (name, namespace) in &leaving {
+        let mut staying = Vec::new();
+        let mut leaving = Vec::new();
+        if let Some(replacing) = &entry.replacing {
+            for own in entries::of(&file, path) {
+                let name = printable(&own.name);
+                match replacing.namespace(&own) {
+                    Ok(namespace) => {
+                        lines.push(format!("- {name}: its tools are those of {namespace} here"));
+                        leaving.push(own.name);
+                    }
+                    Err(_) if own.name == entry.name => {}
+                    Err(why) => staying.push(format!("stays: {name}: {}", printable(&why))),
+                }
+            }
+        }
+        let servers = servers(&mut file, members)?;
+        for name in &leaving {
             servers.remove(name);
-            lines.push(format!("- {name}: its tools are those of {namespace} here"));
         }
         let former = servers.insert(entry.name.to_owned(), entry.members.clone());
         if former.as_ref() != Some(&entry.members) {
             let former = former.iter().map(shown);
             lines.extend(former.map(|former| format!("- {}: {former}", entry.name)));
-            lines.push(format!("+ {}: {}", entry.name, shown(&entry.members)));
+            lines.push(format!(
+                "+ {}: {}",
+                entry.name,
+                text::json(&entry.members, false)
+            ));
         }
         let after = match syntax {
             _ if lines.is_empty() => old.to_owned(),
@@ -399,7 +410,7 @@ impl Edit {
             Syntax::Json | Syntax::Yaml => json_with(old, members, entry, &leaving)?,
         };
         // Whatever an editor does with an odd file, only the entry changes.
-        if !lines.is_empty() && parse(syntax, &after).ok() != Some(file) {
+        if !lines.is_empty() && entries::parse(syntax, after.as_bytes()).ok() != Some(file) {
             let words = "the entry cannot be added without a change of something else: --print \
                          prints it";
             return Err(words.to_owned());
@@ -409,6 +420,7 @@ impl Edit {
             before,
             after,
             lines,
+            staying,
         })
     }
 
@@ -423,38 +435,27 @@ impl Edit {
         }
         let now = jiff::Zoned::now().strftime("%Y%m%d-%H%M%S-%f");
         let backup = format!("{name}.before-toolhost-{now}");
-        std::fs::hard_link(&self.path, self.path.with_file_name(&backup))?;
-        words::write_file(&self.path, &self.after, true)?;
+        let kept = self.path.with_file_name(&backup);
+        std::fs::hard_link(&self.path, &kept)?;
+        let written = words::write_file(&self.path, &self.after, true);
+        written.inspect_err(|_| drop(std::fs::remove_file(kept)))?;
         Ok(Some(backup))
     }
 }
 
-/// An entry on one line. The values of its variables and headers are not shown.
+/// An entry that stood there, on one line: what it starts, and the names of all else.
 fn shown(entry: &Value) -> String {
     let mut entry = entry.clone();
-    for member in entry.as_object_mut().into_iter().flat_map(Map::values_mut) {
-        if let Some(inner) = member.as_object().filter(|inner| !inner.is_empty()) {
-            *member = inner
-                .keys()
-                .map(|name| (name.clone(), json!("…")))
-                .collect();
-        }
+    for (name, member) in entry.as_object_mut().into_iter().flatten() {
+        let names = member.as_object().filter(|inner| !inner.is_empty());
+        let hidden = names.map(|inner| inner.keys().map(|name| (name.clone(), json!("…"))));
+        *member = match hidden {
+            Some(hidden) => hidden.collect(),
+            None if ["type", "command"].contains(&name.as_str()) => continue,
+            None => json!("…"),
+        };
     }
     text::json(&entry, false)
-}
-
-/// A file as a value, or `LINE:COLUMN: ` and why it cannot be read.
-fn parse(syntax: Syntax, text: &str) -> Result<Value, String> {
-    if text.trim().is_empty() {
-        return Ok(json!({}));
-    }
-    if syntax == Syntax::Toml {
-        return entries::parse_toml(text.as_bytes());
-    }
-    let document = json::parse(text.as_bytes(), Dialect::Commented);
-    document
-        .map(|document| document.value)
-        .map_err(|bad| format!("{}:{}: {}", bad.line, bad.column, bad.message))
 }
 
 /// The object of the servers, made where it is missing.
@@ -476,8 +477,11 @@ fn json_with(
     text: &str,
     members: &[&str],
     entry: &Entry,
-    leaving: &BTreeMap<String, String>,
+    leaving: &[String],
 ) -> Result<String, String> {
+    if text.starts_with('\u{feff}') {
+        return Err("save it without a byte order mark".to_owned());
+    }
     let root = CstRootNode::parse(text, &ParseOptions::default()).map_err(|why| why.to_string())?;
     let mut at = root.object_value_or_create();
     for member in members {
@@ -485,7 +489,7 @@ fn json_with(
     }
     let servers = at.ok_or("its servers are not an object")?;
     let value = input(&entry.members);
-    let leaving = leaving.keys().filter_map(|name| servers.get(name));
+    let leaving = leaving.iter().filter_map(|name| servers.get(name));
     leaving.for_each(CstObjectProp::remove);
     match servers.get(entry.name) {
         Some(former) => former.set_value(value),
@@ -516,7 +520,7 @@ fn toml_with(
     text: &str,
     members: &[&str],
     entry: &Entry,
-    leaving: &BTreeMap<String, String>,
+    leaving: &[String],
 ) -> Result<String, String> {
     let mut document: DocumentMut = text.parse().map_err(|_| "it is not TOML")?;
     // Line ends of Windows and a byte order mark would be lost.
@@ -532,7 +536,7 @@ fn toml_with(
             .as_table_like_mut()
             .ok_or("its servers are not a table")?;
     }
-    for name in leaving.keys() {
+    for name in leaving {
         at.remove(name);
     }
     let made = toml::to_string(&entry.members).map_err(|why| why.to_string())?;

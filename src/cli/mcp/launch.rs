@@ -1,19 +1,25 @@
 //! How a client starts a server, read and never run: which package or which script that is.
 
 use super::entries::{Command, Entry, variable};
+use super::target::at;
 use crate::base::json::{self, Dialect};
-use crate::base::text::{self, printable};
+use crate::base::mask::MIN_SECRET_BYTES;
+use crate::base::text::printable;
 use crate::cli::settings;
 use crate::manifest::Language;
 use crate::packages::{self, PackageRequirements};
 use crate::policy::packages::Ecosystem;
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// Longest file that is looked at to find out what a program is.
 const MAX_FILE_BYTES: u64 = 16 << 20;
-/// Words in the name of an option whose value is secret.
-const SECRET_WORDS: &str =
-    "auth authorization credential credentials header key password secret token";
+/// How words end that name a secret: those of an option, or before a `=`.
+const SECRET_WORDS: &str = "auth authorization bearer cookie credential header key pass passwd \
+                            password pat pwd secret token";
+/// How keys begin that show what they are.
+const KEYS: &str = "AKIA AIza eyJ fc- gho_ ghp_ github_pat_ glpat- hf_ npm_ ntn_ pypi- sk- sk_ xox";
+const MIN_KEY_BYTES: usize = 16;
 
 pub struct Launch {
     pub program: Program,
@@ -37,6 +43,8 @@ pub struct Package {
 
 /// A program that fetches and starts packages, and how it reads its options.
 struct Runner {
+    /// The words with which it begins.
+    starts: &'static [&'static str],
     ecosystem: Ecosystem,
     ignored: &'static [&'static str],
     /// What follows is ignored: which interpreter runs is a matter of this host.
@@ -46,6 +54,9 @@ struct Runner {
 }
 
 const NPX: Runner = Runner {
+    starts: &[
+        "npx", "npm exec", "npm x", "pnpm dlx", "yarn dlx", "bunx", "bun x",
+    ],
     ecosystem: Ecosystem::Node,
     ignored: &["-y", "--yes", "-q", "--quiet", "--"],
     ignored_with_value: &[],
@@ -53,14 +64,26 @@ const NPX: Runner = Runner {
     beside: &[],
 };
 const UVX: Runner = Runner {
+    starts: &["uvx", "uv tool run", "pipx run"],
     ecosystem: Ecosystem::Python,
     ignored: &["-q", "--quiet", "--refresh", "--isolated"],
     ignored_with_value: &["-p", "--python"],
-    package: &["--from"],
+    package: &["--from", "--spec"],
     beside: &["--with"],
 };
 
 impl Runner {
+    /// The words behind those with which it begins.
+    fn rest<'w>(&self, name: &str, words: &'w [String]) -> Option<&'w [String]> {
+        self.starts.iter().find_map(|start| {
+            let (own, rest) = words.split_at_checked(start.matches(' ').count())?;
+            let own = own
+                .iter()
+                .fold(name.to_owned(), |all, word| all + " " + word);
+            (own == *start).then_some(rest)
+        })
+    }
+
     fn read(&self, words: &[String]) -> Result<Launch, String> {
         let missing = "it names no package";
         let mut named = Vec::new();
@@ -121,6 +144,19 @@ impl Package {
         self.required.requires.first().map_or("", |it| &it.name)
     }
 
+    /// The program or module, where the client names one.
+    pub fn starts(&self) -> &str {
+        match self.module.is_empty() {
+            true => &self.program,
+            false => &self.module,
+        }
+    }
+
+    /// Whether nothing is required beside it.
+    pub fn is_alone(&self) -> bool {
+        self.required.requires.len() == 1
+    }
+
     /// As a template names it.
     pub fn key(&self) -> String {
         match self.required.ecosystem {
@@ -157,9 +193,29 @@ fn unread(option: &str) -> String {
 pub fn read(entry: &Entry, command: &Command) -> Result<Launch, String> {
     let (program, words) = command.words.split_first().ok_or("it has no command")?;
     let name = program.rsplit('/').next().unwrap_or(program);
-    let launch = match name {
-        "npx" | "bunx" => NPX.read(words),
-        "uvx" => UVX.read(words),
+    let runners = [&NPX, &UVX];
+    let mut run = runners
+        .iter()
+        .filter_map(|it| Some(it.read(it.rest(name, words)?)));
+    let launch = run
+        .next()
+        .unwrap_or_else(|| other(program, name, words, entry))?;
+    match has_secret(&launch.arguments) {
+        true => Err(
+            "an argument looks like a secret, and everybody may read those: give it to the \
+                     server as a variable"
+                .to_owned(),
+        ),
+        false => Ok(launch),
+    }
+}
+
+/// A program that starts no packages.
+fn other(program: &str, name: &str, words: &[String], entry: &Entry) -> Result<Launch, String> {
+    match name {
+        "npm" | "pnpm" | "yarn" | "corepack" | "deno" | "uv" | "pipx" => Err(format!(
+            "{name} fetches or starts packages: `npx` or `uvx` with the package is read here"
+        )),
         "docker" | "podman" => {
             Err("a container: toolhost confines processes of its own".to_owned())
         }
@@ -172,32 +228,36 @@ pub fn read(entry: &Entry, command: &Command) -> Result<Launch, String> {
             _ => script(words, entry),
         },
         _ => plain(program, words, entry),
-    }?;
-    match launch.arguments.iter().any(|word| is_secret(word)) {
-        true => Err(
-            "an argument looks like a secret, and everybody may read those: give it to the \
-                     server as a variable"
-                .to_owned(),
-        ),
-        false => Ok(launch),
     }
 }
 
-/// Whether an argument is, or is followed by, a secret: by the name of its option, or as a password
-/// in an address.
-fn is_secret(word: &str) -> bool {
-    let option = word.split('=').next().unwrap_or_default();
-    let mut parts = option.split(|c: char| !c.is_alphanumeric());
-    let is_named = option.starts_with('-')
-        && parts.any(|part| {
-            SECRET_WORDS
-                .split(' ')
-                .any(|it| it.eq_ignore_ascii_case(part))
-        });
-    is_named
-        || word
-            .split_once("://")
-            .is_some_and(|(_, rest)| rest.contains('@'))
+/// Whether something in the arguments looks like a secret: by the word before it, by its beginning,
+/// or as a password in an address. Nobody can know all: what is written is shown, too.
+fn has_secret(arguments: &[String]) -> bool {
+    let pieces = arguments
+        .iter()
+        .flat_map(|word| word.split(['=', ':', ';', '&', '?', ' ', ',']));
+    let pieces: Vec<&str> = pieces.filter(|piece| !piece.is_empty()).collect();
+    let mut addresses = arguments.iter().filter_map(|word| word.split_once("://"));
+    pieces.windows(2).any(|pair| names_secret(pair[0], pair[1]))
+        || pieces.iter().any(|piece| {
+            piece.len() >= MIN_KEY_BYTES && KEYS.split(' ').any(|key| piece.starts_with(key))
+        })
+        || addresses.any(|(_, rest)| rest.split('/').next().is_some_and(|it| it.contains('@')))
+}
+
+/// Whether a name says that this value is secret. Short numbers are limits and counts.
+fn names_secret(name: &str, value: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    let mut words = name
+        .split(['-', '_'])
+        .map(|word| word.strip_suffix('s').unwrap_or(word));
+    let is_harmless = value.starts_with('-')
+        || ["true", "false"].contains(&value)
+        || value.len() < MIN_SECRET_BYTES && value.parse::<f64>().is_ok();
+    !is_harmless
+        && !name.contains('/')
+        && words.any(|word| SECRET_WORDS.split(' ').any(|end| word.ends_with(end)))
 }
 
 fn is_python(name: &str) -> bool {
@@ -205,17 +265,27 @@ fn is_python(name: &str) -> bool {
     version.is_some_and(|it| it.bytes().all(|b| b.is_ascii_digit() || b == b'.'))
 }
 
-/// The file that a word names, with links resolved.
-fn file_of(word: &str, entry: &Entry) -> Result<PathBuf, String> {
-    let path = entry.folder.clone().unwrap_or_default().join(word);
+/// The file or folder that a word names, with links resolved.
+pub fn place_of(word: &str, entry: &Entry) -> Result<PathBuf, String> {
+    let home = settings::home(&variable).filter(|_| word == "~" || word.starts_with("~/"));
+    let folder = home.clone().or_else(|| entry.folder.clone());
+    let below = home.map_or(word, |_| word.trim_start_matches(['~', '/']));
+    let path = folder.unwrap_or_default().join(below);
     if !path.is_absolute() {
         let word = printable(word);
         return Err(format!(
-            "`{word}` is relative to a folder that its client does not say"
+            "`{word}` is relative to a folder that its client does not say: write the absolute path"
         ));
     }
-    path.canonicalize()
-        .map_err(|why| format!("{}: {why}", text::path(&path)))
+    path.canonicalize().map_err(|why| at(&path, &why))
+}
+
+fn file_of(word: &str, entry: &Entry) -> Result<PathBuf, String> {
+    let file = place_of(word, entry)?;
+    match file.is_file() {
+        true => Ok(file),
+        false => Err(at(&file, &io::Error::other("is not a regular file"))),
+    }
 }
 
 fn script(words: &[String], entry: &Entry) -> Result<Launch, String> {

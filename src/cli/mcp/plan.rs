@@ -5,6 +5,7 @@ use super::entries::{Command, Entry, Variable};
 use super::launch::{self, Launch, Package, Program};
 use super::target::Target;
 use crate::base::mask::MIN_SECRET_BYTES;
+use crate::base::text;
 use crate::manifest::environment;
 use crate::policy::packages::Ecosystem;
 use serde_json::{Value, json};
@@ -30,6 +31,11 @@ const NOT_TAKEN: &str = include_str!("../../../sandbox-policies/mcp/not-taken.to
 /// Longest name: tools have it in their ids.
 const MAX_NAME_CHARS: usize = 40;
 
+/// How variables begin that the programs obey which fetch packages.
+const INSTALLERS: [&str; 3] = ["NPM_CONFIG_", "PIP_", "UV_"];
+/// What makes a pattern of a path.
+const WILD: [char; 6] = ['*', '?', '[', ']', '{', '}'];
+
 /// What one server would be.
 pub struct Plan {
     /// The namespace of its tools, and the name of its folder.
@@ -51,6 +57,9 @@ pub fn name_of(written: &str) -> Result<String, String> {
     let parts: Vec<&str> = parts.filter(|part| !part.is_empty()).collect();
     let name = parts.join("-").to_ascii_lowercase();
     match (1..=MAX_NAME_CHARS).contains(&name.len()) {
+        true if name == "toolhost" => {
+            Err("this name is the host's own: name it otherwise".to_owned())
+        }
         true => Ok(name),
         false => Err(format!(
             "no namespace can be made of its name: 1 to {MAX_NAME_CHARS} ASCII letters and digits"
@@ -67,6 +76,15 @@ pub fn entries(list: &Value) -> impl Iterator<Item = &Value> {
     list.as_array().into_iter().flatten()
 }
 
+/// Where the path begins in `PATH`, `--option=PATH` and `-o/PATH`.
+fn path_start(word: &str) -> usize {
+    match word.find(['=', '/', '~']) {
+        _ if !word.starts_with('-') => 0,
+        Some(at) => at + usize::from(word[at..].starts_with('=')),
+        None => word.len(),
+    }
+}
+
 impl Plan {
     /// `settings`: the variables of which the person says that they are settings.
     pub fn new(
@@ -81,7 +99,9 @@ impl Plan {
             return Err(why.to_owned());
         }
         let mut all = TEMPLATES.iter().map(|text| parsed(text));
-        let template = all.find(|template| template["server"]["package"] == *key);
+        // What stands beside a package gets nothing of what that one was given.
+        let is_alone = launch.package().is_some_and(Package::is_alone);
+        let template = all.find(|it| is_alone && it["server"]["package"] == *key);
         let mut policy = template.unwrap_or_else(|| parsed(UNKNOWN));
         let [server, shipped] = ["server", "secrets"].map(|table| {
             let removed = policy.as_object_mut().and_then(|it| it.remove(table));
@@ -92,7 +112,6 @@ impl Plan {
         policy["name"] = json!(format!("mcp-{name}"));
         // By its exact id, so that `allow` adds to this policy.
         policy["tools"] = json!([format!("{name}:server"), format!("{name}:*")]);
-        policy["folders"] = json!([folder.strip_prefix(&target.root).unwrap_or(&folder)]);
         let mut plan = Plan {
             name,
             launch,
@@ -105,7 +124,12 @@ impl Plan {
         if !grants.is_empty() {
             plan.policy["secrets"] = json!({ "grant": grants });
         }
-        plan.add_paths(&server["paths"]);
+        if server["paths"].is_object() {
+            plan.add_paths(&server["paths"], entry)?;
+        } else if command.has_folder {
+            let why = "its `cwd`: the server starts in its own folder";
+            plan.left_out.push(why.to_owned());
+        }
         plan.add_packages();
         Ok(plan)
     }
@@ -121,6 +145,13 @@ impl Plan {
         named: &[String],
     ) -> Result<Vec<Value>, String> {
         let mut variables = command.variables.clone();
+        let upper = variables.keys().map(|name| name.to_ascii_uppercase());
+        let mut fetching = upper.filter(|name| INSTALLERS.iter().any(|it| name.starts_with(it)));
+        if let (Some(name), Some(_)) = (fetching.next(), self.launch.package()) {
+            return Err(format!(
+                "its variable {name} changes what is fetched: `[indexes]` of config.toml does"
+            ));
+        }
         for grant in entries(&shipped["grant"]).filter(|grant| grant["optional"] != true) {
             let name = grant["name"].as_str().unwrap_or_default().to_owned();
             variables.entry(name).or_insert(Variable::Asked);
@@ -143,13 +174,26 @@ impl Plan {
         for (name, variable) in variables {
             let grant = entries(&shipped["grant"]).find(|grant| grant["name"] == *name);
             if let Some(why) = environment::refusal_reason(&name, "") {
+                let is_named = why.contains(&name);
+                let why = if is_named {
+                    why
+                } else {
+                    format!("{name}: {why}")
+                };
                 self.left_out.push(why);
                 continue;
             }
             match (variable, grant) {
-                (_, None) if self.settings.contains_key(&name) => {
-                    self.left_out
-                        .push(format!("{name}: the shipped policy sets it"));
+                (variable, None) if self.settings.contains_key(&name) => {
+                    let set = &self.settings[&name];
+                    let taken = match variable {
+                        Variable::Text(old) if old.starts_with('/') => {
+                            format!(" to {set}: copy {old} there to go on with what it holds")
+                        }
+                        _ => String::new(),
+                    };
+                    let why = format!("{name}: the shipped policy sets it{taken}");
+                    self.left_out.push(why);
                 }
                 (Variable::Setting(value), None) => drop(self.settings.insert(name, value)),
                 (Variable::Text(value), None) if known.contains(&name) => {
@@ -190,24 +234,35 @@ impl Plan {
         Ok(from)
     }
 
-    /// Grants the paths among the arguments, where the template says that they are the server's.
-    fn add_paths(&mut self, rule: &Value) {
-        let paths = self
-            .launch
-            .arguments
-            .iter()
-            .filter(|word| word.starts_with('/'));
-        let paths: Vec<Value> = paths
-            .map(|word| {
-                let tree = if Path::new(word).is_file() { "" } else { "/**" };
-                let path = format!("{}{tree}", word.trim_end_matches('/'));
-                json!({ "path": path, "why": rule["why"] })
-            })
-            .collect();
+    /// Grants the paths among the arguments, which the template says are the server's, and writes them
+    /// as the server would find them.
+    fn add_paths(&mut self, rule: &Value, entry: &Entry) -> Result<(), String> {
+        let mut paths = Vec::new();
+        for word in &mut self.launch.arguments {
+            let (option, path) = word.split_at(path_start(word));
+            if path.is_empty() {
+                continue;
+            }
+            let place = launch::place_of(path, entry)?;
+            let tree = if place.is_file() { "" } else { "/**" };
+            let text = place
+                .to_str()
+                .filter(|text| !text.contains(WILD) && *text != "/");
+            let text = text.ok_or_else(|| {
+                let shown = text::path(&place);
+                format!("{shown} cannot be granted: name a folder below `/`, without * ? [ ] {{ }}")
+            })?;
+            paths.push(json!({ "path": format!("{text}{tree}"), "why": rule["why"] }));
+            *word = format!("{option}{text}");
+        }
+        if paths.is_empty() {
+            return Err("it names no folder: write the absolute path as an argument".to_owned());
+        }
         for access in entries(&rule["access"]).filter_map(Value::as_str) {
             let list = &mut self.policy["files"][access];
             *list = entries(list).chain(&paths).cloned().collect();
         }
+        Ok(())
     }
 
     fn add_packages(&mut self) {
@@ -228,15 +283,27 @@ impl Plan {
         }
     }
 
+    /// All packages that it requires, its own first, or its script.
+    pub fn packages(&self) -> String {
+        let required = self
+            .launch
+            .package()
+            .map(|package| &package.required.requires);
+        let names = required.into_iter().flatten().map(|it| it.name.clone());
+        let names: Vec<String> = names.collect();
+        match names.is_empty() {
+            true => self.runs(),
+            false => names.join(" "),
+        }
+    }
+
     /// The versions that the client wants.
     pub fn wanted(&self) -> &str {
         let package = self.launch.package();
         let first = package.and_then(|package| package.required.requires.first());
-        let versions = first.map_or("", |required| required.versions.as_str());
-        if ["", "*"].contains(&versions) {
-            "newest"
-        } else {
-            versions
+        match first.map(|required| required.versions.as_str()) {
+            Some("" | "*") => "newest",
+            versions => versions.unwrap_or(""),
         }
     }
 

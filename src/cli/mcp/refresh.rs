@@ -6,6 +6,7 @@ use crate::cli::refusal::{Exit, Refusal};
 use crate::cli::settings::Settings;
 use crate::cli::{host, words};
 use crate::manifest::mcp;
+use crate::policy::ApprovalState;
 use crate::registry;
 use crate::service::Service;
 use serde_json::{Value, json};
@@ -25,6 +26,9 @@ pub struct Args {
     /// Show the difference, and write nothing
     #[arg(long)]
     dry_run: bool,
+    /// Start it as it is, although nobody approved that
+    #[arg(long)]
+    yes: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -36,12 +40,27 @@ pub struct Listed {
     /// The list as it would be written.
     text: String,
     count: usize,
+    /// The tools that no client gets, and why.
+    pub not_offered: Vec<String>,
     new: Vec<String>,
     changed: Vec<String>,
     gone: Vec<String>,
 }
 
 pub fn run(settings: &Settings, args: &Args) -> anyhow::Result<ExitCode> {
+    let known = host::Tools::load(settings)?;
+    let tool = known.snapshot.find(&args.server).map_err(Refusal::from)?;
+    let approval = known.decide(&tool).approval;
+    let state = approval.map(|it| it.state).filter(|_| !args.yes);
+    if let Some(other) = state.filter(|it| !matches!(it, ApprovalState::Approved { .. })) {
+        let id = &tool.manifest.id;
+        let why = other.words();
+        return Err(Refusal::new(
+            Exit::Policy,
+            format!("{why}: `toolhost approve {id} --why TEXT`, or --yes starts it as it is"),
+        )
+        .into());
+    }
     let done = host::with_service(
         settings,
         Some(words::note),
@@ -74,13 +93,23 @@ pub async fn listed(service: &Service, id: &str) -> Result<Listed, Refusal> {
         ));
     };
     let tools = service.ready.tools_of_server(&tool).await?;
-    let before = server.listed.iter().flat_map(|listed| listed.iter());
-    let mut before: BTreeMap<&str, &str> = before
-        .map(|(name, tool)| (name.as_str(), tool.digest.as_str()))
+    let text = mcp::list_text(&tools);
+    let mut offered = server.clone();
+    let problems = offered.take_list(text.as_bytes(), tool.manifest.namespace());
+    let not_offered = problems
+        .iter()
+        .map(|it| format!("{}: {}", it.pointer, it.message));
+    // The file has those that are not offered, too.
+    let file = std::fs::read(&path).unwrap_or_default();
+    let file: Value = serde_json::from_slice(&file).unwrap_or_default();
+    let before = file["tools"].as_array().into_iter().flatten();
+    let mut before: BTreeMap<&str, String> = before
+        .map(|tool| (tool["name"].as_str().unwrap_or_default(), mcp::digest(tool)))
         .collect();
     let mut listed = Listed {
         path,
-        text: mcp::list_text(&tools),
+        not_offered: not_offered.collect(),
+        text,
         count: tools.len(),
         new: Vec::new(),
         changed: Vec::new(),
@@ -114,12 +143,15 @@ impl Listed {
     fn json(&self) -> Value {
         json!({
             "list": self.path, "tools": self.count,
-            "new": self.new, "changed": self.changed, "gone": self.gone,
+            "notOffered": self.not_offered, "new": self.new, "changed": self.changed, "gone": self.gone,
         })
     }
 
     pub fn lines(&self, server: &str) -> String {
         let mut lines = format!("{}: {} tools\n", text::path(&self.path), self.count);
+        for line in &self.not_offered {
+            words::line(&mut lines, "left out", line);
+        }
         let parts = [
             ("new", &self.new),
             ("changed", &self.changed),

@@ -23,6 +23,9 @@ pub fn run(settings: &Settings, args: &Args) -> anyhow::Result<ExitCode> {
     let target = Target::new(settings).map_err(refused)?;
     // A name is never a path.
     let is_name = name_of(name).is_ok_and(|own| own == *name);
+    if is_name {
+        target.check(name).map_err(refused)?;
+    }
     let files = target.files(name);
     if !is_name || files.is_empty() {
         let words = "no such server was imported: `toolhost mcp list` shows those of this host";
@@ -39,6 +42,7 @@ pub fn run(settings: &Settings, args: &Args) -> anyhow::Result<ExitCode> {
         words::note("Nothing was removed: the same with --yes removes this, and its approval.");
         return Ok(Exit::Ok.into());
     }
+    let _lock = target.lock().map_err(refused)?;
     approve::forget(settings, &format!("{name}:server"))?;
     target.erase(name).map_err(refused)?;
     Ok(Exit::Ok.into())

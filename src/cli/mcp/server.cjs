@@ -2,8 +2,7 @@
 // Starts the program of a package, so that neither npx nor the network is needed. Written by `toolhost mcp import`.
 const { existsSync, readFileSync } = require("node:fs");
 const { join } = require("node:path");
-const name = PACKAGE_NAME;
-const program = PROGRAM_NAME;
+const [name, program] = SERVER_WORDS;
 const places = require.resolve.paths(name).map((path) => join(path, name));
 const folder = places.find((path) => existsSync(join(path, "package.json")));
 if (!folder) throw new Error(`the package ${name} is not installed`);

@@ -2,9 +2,7 @@
 
 import sys
 
-PACKAGE = PACKAGE_NAME
-PROGRAM = PROGRAM_NAME
-MODULE = MODULE_NAME
+PACKAGE, PROGRAM, MODULE = SERVER_WORDS
 
 # The folder of this file: what lies here is not part of the package.
 del sys.path[0]

@@ -1,9 +1,11 @@
 //! Where imported servers lie: their folders, policies and secrets.
 
+use crate::base::files;
 use crate::base::text;
 use crate::cli::settings::Settings;
 use crate::{policy, registry};
-use std::fs;
+use nix::fcntl::{Flock, FlockArg};
+use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -38,6 +40,27 @@ impl Target {
         })
     }
 
+    /// Held by whoever writes servers, or takes them out.
+    pub fn lock(&self) -> Result<Flock<File>, String> {
+        let root = File::open(&self.root).map_err(|why| at(&self.root, &why))?;
+        let lock = Flock::lock(root, FlockArg::LockExclusiveNonblock);
+        lock.map_err(|_| "another import or removal runs here: try again".to_owned())
+    }
+
+    /// Where a server is made: nobody loads what lies in a hidden folder.
+    pub fn stage(&self, name: &str) -> Target {
+        Target {
+            tools: self.tools.join(SERVERS).join(format!(".{name}.new")),
+            policies: self.policies.clone(),
+            root: self.root.clone(),
+        }
+    }
+
+    /// Whether what lies there was left by an import that was killed: the manifest comes last.
+    pub fn is_unfinished(&self, name: &str) -> bool {
+        self.stage(name).tools.is_dir() && !self.manifest(name).exists()
+    }
+
     pub fn folder(&self, name: &str) -> PathBuf {
         self.tools.join(SERVERS).join(name)
     }
@@ -57,16 +80,31 @@ impl Target {
         format!("{SECRETS}/mcp-{name}.{variable}")
     }
 
-    /// All that is written for a server, its manifest first; not what it wrote itself.
+    /// Refuses a name whose folder, or that of secrets, is reached through a link: what lies behind it
+    /// belongs to somebody else.
+    pub fn check(&self, name: &str) -> Result<(), String> {
+        let mut all = [self.folder(name), self.policies.join(SECRETS)].into_iter();
+        let link = all.find(|folder| files::resolved(folder) != *folder);
+        link.map_or(Ok(()), |folder| {
+            Err(format!("{} is reached through a link", text::path(&folder)))
+        })
+    }
+
+    /// All that is written for a server, its manifest first; not what it wrote itself. Nothing where
+    /// `check` refuses it.
     pub fn files(&self, name: &str) -> Vec<PathBuf> {
-        let below = entries(&self.folder(name)).filter(|path| !path.ends_with(DATA));
+        if self.check(name).is_err() {
+            return Vec::new();
+        }
+        let manifest = self.manifest(name);
+        let below = entries(&self.folder(name));
+        let below = below.filter(|path| !path.ends_with(DATA) && *path != manifest);
         let start = self.policies.join(Target::secret(name, ""));
         let start = start.to_string_lossy();
         let secrets = entries(&self.policies.join(SECRETS));
         let secrets = secrets.filter(|path| path.to_string_lossy().starts_with(&*start));
-        let all = [self.manifest(name), self.policy(name)].into_iter();
+        let all = [manifest.clone(), self.policy(name), self.stage(name).tools].into_iter();
         let mut all: Vec<PathBuf> = all.chain(below).chain(secrets).collect();
-        all.dedup();
         all.retain(|path| path.symlink_metadata().is_ok());
         all
     }
@@ -87,7 +125,8 @@ impl Target {
         let folder = self.folder(name);
         let secrets = self.policies.join(SECRETS);
         let ignored = secrets.join(IGNORED);
-        if entries(&secrets).all(|path| path == ignored) {
+        let is_ours = fs::read(&ignored).is_ok_and(|text| text == b"*\n");
+        if is_ours && entries(&secrets).all(|path| path == ignored) {
             let _ = fs::remove_file(ignored);
         }
         for path in [folder.join(DATA), folder, self.tools.join(SERVERS), secrets] {
@@ -98,15 +137,14 @@ impl Target {
     }
 }
 
-fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+pub fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries.map(|entry| entry.path())
 }
 
 fn absolute(path: &Path) -> Result<PathBuf, String> {
-    let real = path.canonicalize();
-    real.or_else(|_| std::path::absolute(path))
-        .map_err(|why| at(path, &why))
+    let path = std::path::absolute(path).map_err(|why| at(path, &why))?;
+    Ok(files::resolved(&path))
 }
 
 pub fn at(path: &Path, why: &io::Error) -> String {

@@ -3,84 +3,156 @@
 use super::entries::variable;
 use super::launch::{Package, Program};
 use super::plan::{Plan, entries};
-use super::target::{DATA, IGNORED, SERVERS, Target, at};
+use super::target::{DATA, IGNORED, SERVERS, Target, at, entries as below};
+use crate::base::files::{self, Folder};
 use crate::base::text;
-use crate::cli::{settings, words};
+use crate::cli::refusal::Refusal;
+use crate::cli::{host, settings, words};
+use crate::manifest::{self, Handler, ToolPaths};
+use crate::policy;
 use crate::policy::packages::Ecosystem;
-use crate::policy::{self, Policies};
+use nix::fcntl::OFlag;
 use serde_json::{Value, json};
-use std::fs::{self, DirBuilder, OpenOptions};
-use std::io::Write as _;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// The copy of a script's project, below the folder of its server.
 const COPY: &str = "app";
 /// Folders that are not copied: packages are built from the lock.
 const LEFT: [&str; 3] = ["node_modules", "venv", "__pycache__"];
-/// Most files of a project: as many as an approval can hold.
+/// Most files of a project, and most bytes of all: as many as an approval can hold.
 const MAX_FILES: usize = 5000;
+const MAX_BYTES: u64 = 64 << 20;
 const HEAD: &str = "# Written by `toolhost mcp import`: what this server may touch. After an edit, approve it again.\n";
 
 impl Plan {
-    fn policy_text(&self) -> Result<String, String> {
-        let text = toml::to_string(&self.policy).map_err(|error| error.to_string())?;
+    fn policy_text(&self, target: &Target) -> Result<String, String> {
+        let mut policy = self.policy.clone();
+        let folder = target.folder(&self.name);
+        policy["folders"] = json!([folder.strip_prefix(&target.root).unwrap_or(&folder)]);
+        let text = toml::to_string(&policy).map_err(|error| error.to_string())?;
         Ok(format!("{HEAD}{text}"))
     }
 
-    /// Whether this policy loads beside those of the host.
-    pub fn check(&self, target: &Target, policies: &Policies) -> Result<(), String> {
+    /// Whether it would start: the decision of its policy beside those of the host.
+    pub fn check(&self, target: &Target, known: &host::Tools) -> Result<(), String> {
         let file = target.policy(&self.name);
-        let policy = policy::parse(&self.policy_text()?, &file, false, &target.root);
+        let policy = policy::parse(&self.policy_text(target)?, &file, false, &target.root);
         let policy = policy.map_err(|problems| problems[0].message.clone())?;
-        let together = policies.with(policy).map(drop);
-        together.map_err(|problems| problems[0].problem.message.clone())
+        let policies = known.policies.with(policy);
+        let policies = policies.map_err(|problems| problems[0].problem.message.clone())?;
+        let text = self.manifest("1.0.0").to_string();
+        let read = manifest::read(text.as_bytes());
+        let (mut manifest, _) = read.map_err(|problems| problems[0].message.clone())?;
+        if let Handler::McpServer(server) = &mut manifest.handler {
+            // It is listed later.
+            server.listed.get_or_insert_default();
+        }
+        let site = ToolPaths {
+            manifest: target.manifest(&self.name),
+            base: target.tools.clone(),
+            script: Some(target.tools.join(self.script())),
+            folder: target.folder(&self.name),
+            links: Vec::new(),
+        };
+        let (governing, _) = policies.governing(&manifest.id, &site.manifest);
+        if governing.file != file {
+            let other = text::path(&governing.file);
+            return Err(format!(
+                "the policy {other} is about it: take that out first"
+            ));
+        }
+        let policies = policies.without_approvals();
+        let decision = policy::decide(&manifest, &site, &policies, &known.machine);
+        let refused = decision.refused();
+        refused.map_or(Ok(()), |fault| Err(Refusal::from_fault(fault).to_string()))
     }
 
-    /// Writes all of it, the manifest last: with it the server is there.
-    pub fn write(&self, target: &Target) -> Result<(), String> {
-        let folder = target.folder(&self.name);
+    /// Makes it below `stage`, where no host loads it. Its policy is about that place.
+    pub fn write(&self, stage: &Target) -> Result<(), String> {
+        let folder = stage.folder(&self.name);
         make(&folder, 0o755)?;
-        make(&target.policies, 0o755)?;
-        for (name, value) in &self.secrets {
-            write_secret(&target.policies.join(name), value.as_deref())?;
-        }
-        put(&target.policy(&self.name), &self.policy_text()?)?;
-        if self.policy["files"]["write"].to_string().contains(DATA) {
-            make(&folder.join(DATA), 0o755)?;
-        }
+        make(&stage.policies, 0o755)?;
+        put(&stage.policy(&self.name), &self.policy_text(stage)?)?;
         match &self.launch.program {
-            Program::Package(package) => package.write(&folder)?,
+            Program::Package(package) => {
+                for (name, text) in package.files() {
+                    put(&folder.join(name), &text)?;
+                }
+            }
             Program::Script { file, .. } => copy(file, &folder.join(COPY))?,
         }
-        put(&target.manifest(&self.name), &self.manifest("0.0.0"))
+        let manifest = self.manifest("0.0.0");
+        put(&stage.manifest(&self.name), &format!("{manifest:#}\n"))
     }
 
-    /// Writes the version that was found into the manifest.
-    pub fn write_version(&self, target: &Target, version: &str) -> Result<(), String> {
-        let path = target.manifest(&self.name);
-        let written = words::write_file(&path, &self.manifest(version), true);
-        written.map_err(|why| at(&path, &why))
+    /// Moves it to its place, the manifest last: with it the server is there.
+    pub fn publish(&self, stage: &Target, target: &Target, version: &str) -> Result<(), String> {
+        let manifest = stage.manifest(&self.name);
+        put(&manifest, &format!("{:#}\n", self.manifest(version)))?;
+        for (name, value) in &self.secrets {
+            let path = target.policies.join(name);
+            write_secret(&path, value.as_deref()).map_err(|why| at(&path, &why))?;
+        }
+        put(&target.policy(&self.name), &self.policy_text(target)?)?;
+        let folder = target.folder(&self.name);
+        make(&folder, 0o755)?;
+        let written = values(&self.policy["files"]["write"], "path");
+        if written.contains(&format!("./{DATA}/**")) {
+            make(&folder.join(DATA), 0o755)?;
+        }
+        let made = below(&stage.folder(&self.name)).filter(|path| *path != manifest);
+        for path in made.chain([manifest.clone()]) {
+            let place = folder.join(path.file_name().unwrap_or_default());
+            fs::rename(&path, &place).map_err(|why| at(&place, &why))?;
+        }
+        fs::remove_dir_all(&stage.tools).map_err(|why| at(&stage.tools, &why))
     }
 
-    /// The manifest requests what the policy grants.
-    fn manifest(&self, version: &str) -> String {
-        let name = &self.name;
-        let policy = &self.policy;
-        let secrets = values(&policy["secrets"]["grant"], "name").into_iter();
-        let capabilities: Vec<String> = secrets.map(|it| format!("secret:{it}")).collect();
+    /// Whether an import would write what lies there with this manifest.
+    pub fn is_written(&self, target: &Target, written: &Value) -> bool {
+        let folder = target.folder(&self.name);
+        let own = self.manifest(written["version"].as_str().unwrap_or_default());
+        let secrets = self.secrets.iter();
+        let secrets =
+            secrets.filter_map(|(name, value)| Some((target.policies.join(name), value.clone()?)));
+        let files = self.launch.package().map(Package::files);
+        let files = files.into_iter().flatten();
+        let mut files = files
+            .map(|(name, text)| (folder.join(name), text))
+            .chain(secrets);
+        own == *written
+            && files.all(|(path, text)| {
+                let bytes = settings::regular_file(&path, MAX_BYTES);
+                bytes.is_ok_and(|bytes| bytes == text.as_bytes())
+            })
+    }
+
+    /// Its script, below the tools.
+    fn script(&self) -> String {
         let script = match &self.launch.program {
             Program::Package(package) => package.script().to_owned(),
             Program::Script { file, .. } => format!("{COPY}/{}", below_project(file).display()),
         };
-        let manifest = json!({
+        format!("{SERVERS}/{}/{script}", self.name)
+    }
+
+    /// The manifest requests what the policy grants.
+    fn manifest(&self, version: &str) -> Value {
+        let name = &self.name;
+        let policy = &self.policy;
+        let secrets = values(&policy["secrets"]["grant"], "name").into_iter();
+        let capabilities: Vec<String> = secrets.map(|it| format!("secret:{it}")).collect();
+        json!({
             "toolId": format!("{name}:server"),
             "displayName": name,
             "version": version,
             "description": format!("The MCP server {}.", self.runs()),
             "handler": {
                 "type": "mcp",
-                "scriptPath": format!("{SERVERS}/{name}/{script}"),
+                "scriptPath": self.script(),
                 "language": self.launch.language().name(),
                 "args": self.launch.arguments,
             },
@@ -93,8 +165,7 @@ impl Plan {
                 "networkAccess": { "allowHosts": values(&policy["network"]["hosts"], "host") },
                 "requiredCapabilities": capabilities,
             },
-        });
-        format!("{manifest:#}\n")
+        })
     }
 }
 
@@ -111,20 +182,25 @@ fn make(folder: &Path, mode: u32) -> Result<(), String> {
 }
 
 fn put(path: &Path, text: &str) -> Result<(), String> {
-    words::write_file(path, text, false).map_err(|why| at(path, &why))
+    words::write_file(path, text, true).map_err(|why| at(path, &why))
 }
 
-/// `value`: `None` where the person writes it.
-fn write_secret(path: &Path, value: Option<&str>) -> Result<(), String> {
-    let folder = path.parent().unwrap_or(path);
-    if !folder.is_dir() {
-        make(folder, 0o700)?;
-        put(&folder.join(IGNORED), "*\n")?;
+/// `value`: `None` where the person writes it. The folder may be the person's own.
+fn write_secret(path: &Path, value: Option<&str>) -> io::Result<()> {
+    let folder = Folder::make(path.parent().unwrap_or(path))?;
+    if folder.stat(IGNORED).is_none() {
+        folder.put(IGNORED, b"*\n")?;
     }
     let Some(value) = value else { return Ok(()) };
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let new = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL;
+    folder.file(&name, new)?.write_all(value.as_bytes())
+}
+
+fn put_new(path: &Path, bytes: &[u8], mode: u32) -> Result<(), String> {
     let mut options = OpenOptions::new();
-    let file = options.write(true).create_new(true).mode(0o600).open(path);
-    file.and_then(|mut file| file.write_all(value.as_bytes()))
+    let file = options.write(true).create_new(true).mode(mode).open(path);
+    file.and_then(|mut file| file.write_all(bytes))
         .map_err(|why| at(path, &why))
 }
 
@@ -136,21 +212,17 @@ impl Package {
         }
     }
 
-    /// Writes the script that starts the package, and the file that requires it.
-    fn write(&self, folder: &Path) -> Result<(), String> {
+    /// The script that starts the package, and the file that requires it.
+    fn files(&self) -> Vec<(String, String)> {
         let script = match self.required.ecosystem {
             Ecosystem::Node => include_str!("server.cjs"),
             Ecosystem::Python => include_str!("server.py"),
         };
-        let script = script
-            .replace("PACKAGE_NAME", &json!(self.name()).to_string())
-            .replace("PROGRAM_NAME", &json!(self.program).to_string())
-            .replace("MODULE_NAME", &json!(self.module).to_string());
-        put(&folder.join(self.script()), &script)?;
-        for (name, text) in &self.required.inputs {
-            put(&folder.join(name), text)?;
-        }
-        Ok(())
+        let words = json!([self.name(), self.program, self.module]);
+        let script = script.replace("SERVER_WORDS", &words.to_string());
+        let mut files = self.required.inputs.clone();
+        files.push((self.script().to_owned(), script));
+        files
     }
 }
 
@@ -166,13 +238,25 @@ fn project(script: &Path) -> Option<&Path> {
     })
 }
 
+/// What is copied of a script, for people.
+pub fn copies(script: &Path) -> String {
+    match project(script) {
+        Some(folder) => {
+            let folder = text::path(folder);
+            format!("{folder}, but for hidden files, {}", LEFT.join(", "))
+        }
+        None => text::path(script),
+    }
+}
+
 fn below_project(script: &Path) -> PathBuf {
     let folder = project(script).or(script.parent());
     let below = folder.and_then(|folder| script.strip_prefix(folder).ok());
     below.unwrap_or(script).to_owned()
 }
 
-/// Copies a script, with its project if it has one.
+/// Copies a script, with its project if it has one. The files are somebody else's: none is opened
+/// through a link, or waited for.
 fn copy(script: &Path, to: &Path) -> Result<(), String> {
     let from = project(script).or(script.parent()).unwrap_or(script);
     let is_alone = project(script).is_none();
@@ -183,20 +267,28 @@ fn copy(script: &Path, to: &Path) -> Result<(), String> {
             let is_part = !is_alone || entry.depth() == 0 || entry.path() == script;
             is_part && (entry.depth() == 0 || !name.starts_with('.') && !LEFT.contains(&&*name))
         });
+    let mut left = MAX_BYTES;
     for (count, entry) in walk.enumerate() {
         let entry = entry.map_err(|why| why.to_string())?;
-        let target = to.join(entry.path().strip_prefix(from).unwrap_or(entry.path()));
-        if entry.path_is_symlink() || count > MAX_FILES {
+        let path = entry.path();
+        let target = to.join(path.strip_prefix(from).unwrap_or(path));
+        if count > MAX_FILES {
             let from = text::path(from);
             return Err(format!(
-                "{from}: this project has links, or more than {MAX_FILES} files"
+                "{from}: this project has more than {MAX_FILES} files"
             ));
         }
-        let done = match entry.file_type().is_dir() {
-            true => fs::create_dir(&target),
-            false => fs::copy(entry.path(), &target).map(drop),
-        };
-        done.map_err(|why| at(entry.path(), &why))?;
+        if entry.file_type().is_dir() {
+            fs::create_dir(&target).map_err(|why| at(&target, &why))?;
+            continue;
+        }
+        let opened = files::without_links(path, OFlag::O_NONBLOCK | OFlag::O_NOCTTY);
+        let opened = opened.map(File::from).map_err(io::Error::from);
+        let bytes = files::checked(opened, left, |_| None);
+        let bytes = bytes.map_err(|why| format!("{}: {why}", text::path(path)))?;
+        left -= bytes.len() as u64;
+        let runs = entry.metadata().map_or(0, |facts| facts.mode() & 0o111);
+        put_new(&target, &bytes, 0o644 | runs)?;
     }
     Ok(())
 }

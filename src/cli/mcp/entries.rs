@@ -203,8 +203,9 @@ fn lists<'d>(document: &'d Value, file: &Path) -> Vec<&'d Value> {
     // The newest form stands last, in what the older one had.
     let of_client = |client: &Client| {
         let forms = client.servers.iter();
-        let found = forms.filter_map(|path| path.iter().try_fold(document, |at, it| at.get(*it)));
-        found.last()
+        let mut found =
+            forms.filter_map(|path| path.iter().try_fold(document, |at, it| at.get(*it)));
+        found.next_back()
     };
     if let Some(own) = Client::of(file).and_then(of_client) {
         return vec![own];

@@ -121,7 +121,7 @@ pub enum Received {
 /// The error of a JSON-RPC answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Refusal {
-    /// Empty where there is no text.
+    /// Empty where the error has none that is a text.
     pub message: String,
 }
 

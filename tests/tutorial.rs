@@ -75,7 +75,7 @@ fn the_recipes_run_as_written() {
     let lines: Vec<&str> = printed.lines().collect();
     for line in [
         r#"{"a":2,"rose":2}"#,
-        r#""2 to\n""#,
+        r#""2 to""#,
         r#"["first.txt"]"#,
         "\"a dot\"",
     ] {

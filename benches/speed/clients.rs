@@ -291,6 +291,7 @@ fn served(house: &House, service: &Arc<Service>) -> anyhow::Result<Served> {
             brokers,
             announced,
             model: None,
+            uploads: Default::default(),
         };
         let kill = CancellationToken::new();
         tokio::spawn(face::serve(

@@ -63,7 +63,8 @@ fn scan_at_most<'a>(
         discovery,
     };
     let bases: Vec<Arc<Base>> = bases.filter_map(|base| scan.open(base)).collect();
-    scan.discovery.bases = bases.iter().map(|base| base.path.clone()).collect();
+    let paths = bases.iter().map(|base| base.path.clone());
+    scan.discovery.bases.extend(paths);
     bases.iter().for_each(|base| scan.base(base));
     scan.links.sort();
     for link in std::mem::take(&mut scan.links) {

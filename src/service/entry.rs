@@ -146,7 +146,7 @@ impl Service {
         let sessions = Arc::new(Sessions {
             catalog: catalog.clone(),
         });
-        let search = Arc::new(Search::new(catalog.clone(), audit.clone()));
+        let search = Arc::new(Search::new(catalog.clone(), audit.for_reading()));
         let tool = Arc::new(SearchTool(search.clone()));
         let methods = catalog.methods();
         methods.register_executor(SEARCH_TOOLS.0, SEARCH_TOOLS.1, tool);

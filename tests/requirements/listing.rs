@@ -70,7 +70,7 @@ fn filters_of_the_list() {
     }
     let builtin = ids("--source builtin");
     assert!(
-        builtin.iter().all(|id| id.starts_with("core:")) && builtin.len() == 7,
+        builtin.iter().all(|id| id.starts_with("core:")) && builtin.len() == 10,
         "{builtin:?}"
     );
     assert_eq!(ids("").len(), TOOLS.len() + builtin.len());

@@ -122,6 +122,16 @@ impl Log {
         &self.path
     }
 
+    /// The same log for who only reads it, and so keeps none of its files open: a host that writes has
+    /// ended once nobody has them.
+    pub fn for_reading(&self) -> Log {
+        Log {
+            alerts: Arc::default(),
+            state: Arc::default(),
+            ..self.clone()
+        }
+    }
+
     /// The file for heads of the chain.
     pub fn heads(&self) -> Option<&Path> {
         self.heads.as_deref()

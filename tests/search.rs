@@ -409,10 +409,15 @@ fn an_embedding_server_orders_hits_and_words_do_where_it_fails() {
     let web = Web::start(&playground, &["--config", &config]);
     web.call("esc:room", &json!({"an-argument": "of-a-call"}), &[]);
     for query in ["is%20it%20hot", "how%20hot"] {
-        assert_eq!(searched(&web, "X-A: b", query)[0], "esc:room");
+        // A server that is late on a busy machine is asked again later.
+        wait_for("vectors order the hits", || {
+            searched(&web, "X-A: b", query)[0] == "esc:room"
+        });
     }
-    let shown = playground.cli(&["--config", &config, "search", "is", "it", "hot"]);
-    assert!(shown.text().contains("esc:room"), "{shown:?}");
+    wait_for("vectors order the hits of the command", || {
+        let shown = playground.cli(&["--config", &config, "search", "is", "it", "hot"]);
+        shown.text().contains("esc:room")
+    });
     let heard = server.heard.lock().unwrap().clone();
     assert!(
         heard[0].0.starts_with("post /v1/embeddings "),
@@ -420,7 +425,8 @@ fn an_embedding_server_orders_hits_and_words_do_where_it_fails() {
         heard[0].0
     );
     assert!(heard[0].0.contains("bearer sk-test-"), "{}", heard[0].0);
-    assert_eq!(heard[1].1, json!({"model": "tiny", "input": ["how hot"]}));
+    let question = json!({"model": "tiny", "input": ["how hot"]});
+    assert!(heard.iter().any(|(_, body)| *body == question), "{heard:?}");
     assert!(!format!("{heard:?}").contains("of-a-call"), "{heard:?}");
 
     server

@@ -132,11 +132,13 @@ impl Embedder {
         let body = json!({"model": self.settings.model, "input": texts});
         let endpoint = &self.settings.endpoint;
         let asked = endpoint.post(principal, "search", body.to_string()).await;
-        let answer = asked.map_err(EndpointError::words)?.posted.answer;
-        if !answer.status().is_success() {
-            return Err(format!("it answered {}", answer.status().as_u16()));
+        // The connection ends with it, so it is held until the body was read.
+        let mut posted = asked.map_err(EndpointError::words)?.posted;
+        let status = posted.answer.status();
+        if !status.is_success() {
+            return Err(format!("it answered {}", status.as_u16()));
         }
-        let body = Limited::new(answer.into_body(), MAX_ANSWER_BYTES).collect();
+        let body = Limited::new(posted.answer.body_mut(), MAX_ANSWER_BYTES).collect();
         let body = body
             .await
             .map_err(|_| "its answer breaks off, or is too long")?;

@@ -11,8 +11,9 @@ use serde_json::{Value, json};
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// Writes a new script below `base`, and returns its `path`, `bytes` and `sha256`. It replaces no file, and goes into no folder of a tool: what
-/// runs already stays as it is. `path` follows the rules of scripts that calls name.
+/// Writes a new script below `base`, and returns its `path`, `bytes` and `sha256`. It replaces no
+/// file, and goes into no folder of a tool: what runs already stays as it is. `path` follows the
+/// rules of scripts that calls name.
 pub fn upload(
     service: &Service,
     base: &Path,

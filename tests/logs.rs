@@ -221,6 +221,18 @@ fn past_calls_are_shown_chosen_and_followed() {
         "{}",
         one.text()
     );
+    let waits = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)\nprint(1)\n";
+    let folder = playground.tool("waits", "python", waits, json!({}));
+    playground.settle();
+    let mut running = playground.host();
+    running.args(["call", "esc:waits"]).stdout(Stdio::null());
+    let mut running = running.spawn().unwrap();
+    let outcome = |tool: &str| -> Value { json(&["--tool", tool])[0]["outcome"].clone() };
+    wait_for("it runs", || !json(&["--tool", "esc:waits"]).is_empty());
+    assert_eq!(outcome("esc:waits"), "running");
+    fs::write(folder.join("go"), "").unwrap();
+    running.wait().unwrap();
+    assert_eq!(outcome("esc:waits"), "success");
     let table = shown(&["--failed"]).text();
     assert!(
         table.contains("ScriptError") && !table.contains('\u{1b}'),

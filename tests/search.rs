@@ -309,6 +309,21 @@ fn usage_is_kept_and_orders_equal_hits_for_its_caller() {
     assert_eq!(all["errors"], json!([{"type": "ScriptError", "calls": 3}]));
     assert!(all["p50Ms"].is_u64() && all["last"].is_string(), "{all}");
     assert_eq!(listed(&["--caller", "boss"])["calls"], 0);
+    // Another root of this user has a tool of the same name, and the same log.
+    let script = playground.path("user_scripts/bab");
+    let other = playground.path("other/tool-defs/bab");
+    fs::create_dir_all(&other).unwrap();
+    for file in fs::read_dir(script).unwrap() {
+        let file = file.unwrap();
+        fs::copy(file.path(), other.join(file.file_name())).unwrap();
+    }
+    let mut host = playground.outside(binary().to_str().unwrap());
+    host.args(["--root", playground.path("other").to_str().unwrap()]);
+    let log = playground.path("state/audit.jsonl");
+    host.args(["--audit-log", log.to_str().unwrap()]);
+    host.args(["list", "--usage", "--json", "--namespace", "bab"]);
+    let shown = finish(host, b"").out;
+    assert_eq!(shown[0]["usage"]["calls"], 0, "{shown}");
     let table = playground
         .cli(&["list", "--usage", "--caller", "agent"])
         .text();

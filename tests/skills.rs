@@ -187,6 +187,76 @@ fn a_policy_that_names_skills_allows_and_one_for_all_tools_does_not() {
     assert!(!wide.contains("api.example.com:"), "{wide}");
 }
 
+/// What a skill writes is data: it stays a skill, and nothing that it wrote runs.
+#[test]
+fn a_skill_that_writes_scripts_goes_on_and_does_not_run_them() {
+    if !has("python", 1) {
+        return;
+    }
+    let playground = playground(Who::ours());
+    let folder = playground.path("skills/demo");
+    fs::create_dir(folder.join("data")).unwrap();
+    let writes = "open('data/x.py', 'w').write('print(1)')\nprint('wrote')\n";
+    fs::write(folder.join("scripts/w.py"), writes).unwrap();
+    // It is no part of the skill, and keeps nobody from approving that.
+    fs::write(folder.join("output"), "a file").unwrap();
+    playground.allow("skills", "skill:*", &["./**"], &["./data/**"]);
+    playground.settle();
+    approve(&playground);
+    playground.expect(RUN, &input("scripts/w.py", &[]), "ok");
+    assert!(folder.join("data/x.py").exists());
+    playground.expect(RUN, &input("scripts/w.py", &[]), "ok");
+    let ended = playground.call(RUN, &input("data/x.py", &[]));
+    assert!(ended.stderr.contains("SecurityError"), "{ended:?}");
+
+    let disable = ["disable", RUN, "--why", "a test"];
+    assert_eq!(playground.cli(&disable).code, Some(0));
+    let ended = playground.call(RUN, &input("scripts/w.py", &[]));
+    assert!(ended.stderr.contains("disabled core:run"), "{ended:?}");
+    assert_eq!(playground.cli(&["enable", RUN]).code, Some(0));
+
+    let grant = ["allow", "skill:demo", "--host", "api.example.com", "--yes"];
+    let ended = playground.cli(&grant);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let audit = playground.cli(&["audit", "skill:demo"]).text();
+    assert!(audit.contains("api.example.com"), "{audit}");
+    let checked = playground.cli(&["check"]).text();
+    assert!(!checked.contains("names no loaded tool"), "{checked}");
+}
+
+/// The ids of skills are theirs alone, in whatever case.
+#[test]
+fn no_manifest_takes_the_place_of_a_skill() {
+    let playground = playground(Who::ours());
+    for id in ["skill:demo", "Skill:demo", "skill:other"] {
+        playground.tool_at(id, "python", "other/main.py", "print(7)\n", json!({}));
+        playground.settle();
+        let checked = playground.cli(&["check"]).text();
+        assert!(checked.contains("the namespace 'skill'"), "{id}: {checked}");
+        let ended = playground.call(RUN, &input("scripts/show.sh", &[]));
+        assert!(ended.stderr.contains("approv"), "{id}: {ended:?}");
+    }
+}
+
+/// Beside scripts that calls name, a skill would run without an approval.
+#[test]
+fn a_folder_of_skills_lies_in_no_folder_of_scripts() {
+    let playground = playground(Who::ours());
+    let scripts = playground.path("user_scripts/skills");
+    fs::create_dir_all(&scripts).unwrap();
+    for (skills, is_refused) in [
+        (scripts, true),
+        (playground.path("tool-defs"), true),
+        (playground.path("."), true),
+        (playground.path("skills"), false),
+    ] {
+        let skills = skills.to_str().unwrap();
+        let ended = playground.cli(&["--skills", skills, "skills", "check"]);
+        let told = ended.stderr.contains("neither may lie in the other");
+        assert_eq!(told, is_refused, "{skills}: {ended:?}");
+    }
+}
+
 #[test]
 fn what_a_folder_of_skills_holds_is_hostile() {
     let host = host();

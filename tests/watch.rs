@@ -363,6 +363,8 @@ fn an_operator_adds_a_folder_to_a_server_that_runs_until_it_ends() {
     let known = status(&web)["sources"].clone();
     assert!(known.as_array().unwrap().contains(&counts), "{known}");
     assert!(sources(&[]).text().contains("tool-defs"));
+    let inner = sources(&["add", more.join("two").to_str().unwrap()]);
+    assert!(inner.stderr.contains("no file counts twice"), "{inner:?}");
     assert_eq!(sources(&["remove", folder]).code, Some(0));
     wait_for("it is gone", || listed(&web) == ["esc:one"]);
     assert_eq!(sources(&["remove", folder]).code, Some(2));

@@ -9,7 +9,7 @@ use super::settings::Settings;
 use super::{host, words};
 use crate::base::text::{self, is_in_string, names, printable};
 use crate::manifest::host::{HostPattern, parse_pattern};
-use crate::manifest::{Manifest, Selector};
+use crate::manifest::{Manifest, Pattern, RequestedAccess, Selector, pattern};
 use crate::policy::suggest::Entry;
 use crate::policy::{self, Decision, Grantable, Policies, RequestKind, Verdict};
 use crate::registry::{Filter, Tool};
@@ -450,6 +450,14 @@ impl Requests {
     /// The tool with these requests.
     fn asking(&self, tool: &Tool) -> anyhow::Result<Asking> {
         let file = &tool.site.manifest;
+        if tool.manifest.skill().is_some() {
+            let mut manifest = (*tool.manifest).clone();
+            manifest.requested = self.of_skill()?;
+            return Ok(Asking {
+                tool: with_manifest(tool, manifest),
+                change: None,
+            });
+        }
         if !file.as_os_str().is_empty() {
             let before = std::fs::read_to_string(file)?;
             let after = self.added_to(&before, tool)?;
@@ -484,6 +492,29 @@ impl Requests {
         Ok(Asking {
             tool: with_manifest(tool, manifest),
             change: None,
+        })
+    }
+
+    /// What a skill, which has no manifest, is to have beside what its policy allows.
+    fn of_skill(&self) -> Result<RequestedAccess, Refusal> {
+        if !self.calls.is_empty() || !self.capabilities.is_empty() {
+            return Err(refused("a script of a skill has no such grant"));
+        }
+        fn patterns(words: &BTreeSet<String>) -> Result<Vec<Pattern>, Refusal> {
+            let parsed = words.iter().map(|word| pattern::parse(word));
+            parsed.map(|it| it.map_err(refused)).collect()
+        }
+        let mut read = self.read.clone();
+        if !read.is_empty() {
+            read.insert("./**".to_owned());
+        }
+        let hosts = self.hosts.iter().map(|host| parse_pattern(host));
+        let hosts: Result<Vec<HostPattern>, _> = hosts.collect();
+        Ok(RequestedAccess {
+            read: Some(patterns(&read)?).filter(|it| !it.is_empty()),
+            write: patterns(&self.write)?,
+            hosts: hosts.map_err(refused)?,
+            capabilities: Vec::new(),
         })
     }
 

@@ -194,6 +194,11 @@ impl Approving<'_> {
                     let names: Vec<&str> = tools.keys().map(String::as_str).collect();
                     shown += &format!("  {} tools: {}\n", names.len(), names.join(", "));
                 }
+                if let Some(skill) = tool.manifest.skill() {
+                    for (path, bytes) in &skill.files {
+                        shown += &format!("  file  {} ({bytes} bytes)\n", printable(path));
+                    }
+                }
                 shown += &self.change(tool, &now);
                 shown += &format!("  Its manifest can name it: {}\n", now.digests.pin());
             }

@@ -67,7 +67,12 @@ fn look(
     rules: Option<Rules>,
     stricter: Option<Schema>,
 ) -> Found {
-    let Settings { tools, scripts, .. } = settings;
+    let Settings {
+        tools,
+        scripts,
+        skills,
+        ..
+    } = settings;
     let wanted: Vec<PathBuf> = paths
         .iter()
         .map(|path| path.canonicalize().unwrap_or_else(|_| path.clone()))
@@ -75,6 +80,7 @@ fn look(
     let known: Vec<PathBuf> = tools
         .iter()
         .chain(scripts)
+        .chain(skills)
         .filter_map(|folder| folder.canonicalize().ok())
         .collect();
     // A linked folder is known by its link.
@@ -93,6 +99,7 @@ fn look(
     }
     let mut files = Vec::new();
     let loader = registry::DirectToolLoader::new(folders, scripts.clone())
+        .and_skills(skills.clone())
         .stricter(stricter)
         .and_files(alone.collect());
     for source in [

@@ -82,7 +82,9 @@ pub fn prompt(
 
 pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     let host = host::Tools::load(settings)?;
-    let usage = args.usage.then(|| usage(settings, &args)).transpose()?;
+    let usage = args.usage;
+    let usage = usage.then(|| self::usage(settings, &host, &args));
+    let usage = usage.transpose()?;
     let mut out = Vec::new();
     show(&host, &args, usage.as_ref(), &mut out)?;
     if args.json || args.format.is_some() {
@@ -106,13 +108,14 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
 }
 
 /// The calls of all, or of the caller that is named.
-fn usage(settings: &Settings, args: &Args) -> anyhow::Result<UsageByTool> {
+fn usage(settings: &Settings, host: &host::Tools, args: &Args) -> anyhow::Result<UsageByTool> {
     let usage = host::audit_log(settings)?.usage();
     let usage = usage.map_err(|why| Refusal::new(Exit::Host, printable(&why)))?;
     for unread in &usage.not_looked_at {
         words::note(&format!("toolhost: not counted: {}", printable(unread)));
     }
-    Ok(usage.of(args.caller.as_deref()))
+    let tools = host.snapshot.list(&registry::Filter::default());
+    Ok(usage.of(&tools, args.caller.as_deref()))
 }
 
 /// Why nothing is shown: `callers.policy.toml` grants this caller no tool.

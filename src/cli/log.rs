@@ -162,14 +162,10 @@ const COLUMNS: [&str; 6] = ["time", "call", "caller", "tool", "outcome", "ms"];
 fn row(record: &Value) -> Value {
     let time = text(record, "time").split('.').next().unwrap_or_default();
     let tool = [text(record, "tool"), text(record, "version")].join("@");
-    let outcome = match text(record, "outcome") {
-        "" => "running",
-        outcome => outcome,
-    };
     json!({
         "time": time, "call": record["call"], "caller": record["user"],
         "tool": tool.trim_end_matches('@'),
-        "outcome": outcome, "ms": record["usage"]["wallMs"], "message": record["message"],
+        "outcome": record["outcome"], "ms": record["usage"]["wallMs"], "message": record["message"],
     })
 }
 

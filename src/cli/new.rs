@@ -9,6 +9,7 @@ use super::refusal::{Exit, Refusal};
 use super::settings::{self, FLAG, Settings};
 use super::{host, words};
 use crate::base::{files, suggest, text};
+use crate::manifest::skill::NAMESPACE;
 use crate::manifest::{self, Language};
 use crate::registry;
 use crate::service::search;
@@ -137,6 +138,11 @@ fn make(
         bail!(
             "the namespace 'core' is compiled into toolhost: choose another, for example \
             custom:{name}"
+        );
+    }
+    if namespace.eq_ignore_ascii_case(NAMESPACE) {
+        bail!(
+            "the namespace 'skill' is for folders with a SKILL.md: choose another, for example custom:{name}"
         );
     }
     let parameters = Parameter::read(&args.parameters)?;

@@ -40,7 +40,7 @@ pub fn run(settings: &Settings, args: &Args) -> anyhow::Result<ExitCode> {
     let used = host::audit_log(settings).ok();
     let used = used.and_then(|log| log.usage().ok()).unwrap_or_default();
     let caller = args.caller.clone().unwrap_or_else(host::login);
-    let used = used.of(Some(&caller));
+    let used = used.of(index.tools(), Some(&caller));
     let runtime = process::runtime()?;
     let embedder = host::embedder(settings, runtime.handle());
     let question = args.query.join(" ");

@@ -4,6 +4,7 @@
 //! the root. A config file in the current folder is not used, one that others write refused.
 
 use super::refusal::{Exit, Refusal};
+use crate::base::files::resolved;
 use crate::base::text;
 use crate::manifest::host::{self, Host};
 use crate::packages::Index;
@@ -276,6 +277,8 @@ impl Settings {
         let scripts = sources.many("scripts", &flags.scripts, config.scripts.take(), &usual)?;
         let usual = root.join("skills");
         let skills = sources.many("skills", &flags.skills, config.skills.take(), &usual)?;
+        let skills = apart(skills, &usual, &union(&tools, &scripts))
+            .map_err(|why| Refusal::new(Exit::Caller, why))?;
         let policies = sources
             .one("policies", flags.policies.as_ref(), config.policies.take())?
             .or_else(|| {
@@ -543,6 +546,30 @@ impl Config {
 }
 
 /// What of a config file cannot be used.
+/// Refuses a folder of skills in or above one of tools or scripts: there a script would run that
+/// nobody approved with its skill. The usual folder does not count where it would, and is not there.
+fn apart(skills: Vec<PathBuf>, usual: &Path, others: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
+    let mut kept = Vec::new();
+    for folder in skills {
+        let own = resolved(&folder);
+        let mut known = others.iter().map(|other| resolved(other));
+        let other: Option<PathBuf> =
+            known.find(|other| own.starts_with(other) || other.starts_with(&own));
+        match other {
+            None => kept.push(folder),
+            Some(_) if folder == usual && !folder.exists() => {}
+            Some(other) => {
+                let (own, other) = (text::path(&folder), text::path(&other));
+                return Err(format!(
+                    "{own} is a folder of skills, and {other} one of tools or scripts: move one of \
+                     them, neither may lie in the other"
+                ));
+            }
+        }
+    }
+    Ok(kept)
+}
+
 fn check(config: &Config) -> Result<(), String> {
     for word in &config.capabilities {
         crate::policy::offerable(word).map_err(|why| format!("capabilities: {why}"))?;

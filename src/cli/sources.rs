@@ -58,24 +58,41 @@ pub fn run(settings: &Settings, args: &Args) -> anyhow::Result<ExitCode> {
         at: Timestamp::now(),
     };
     let is_removal = matches!(verb, Verb::Remove { .. });
-    if let Some(folder) = order.folder.as_ref().filter(|_| !is_removal) {
-        check(settings, folder).map_err(|why| Refusal::new(Exit::Caller, why))?;
-    }
     let changed = file.change(|orders| {
         let before = orders.len();
         orders.retain(|it| !it.is_about_same(&order));
-        if is_removal {
-            return orders.len() < before;
+        let Some(folder) = order.folder.as_ref().filter(|_| is_removal) else {
+            check_new(settings, &order, orders)?;
+            orders.push(order.clone());
+            return Ok(());
+        };
+        match orders.len() < before {
+            true => Ok(()),
+            false => Err(format!("{} was not added", text::path(folder))),
         }
-        orders.push(order.clone());
-        true
     });
-    if !changed.with_context(|| text::path(&file.path))?.0 {
-        return Err(Refusal::new(Exit::Caller, "this folder was not added").into());
-    }
+    let (done, _) = changed.with_context(|| text::path(&file.path))?;
+    done.map_err(|why| Refusal::new(Exit::Caller, why))?;
     disable::record(settings, what, &order)?;
-    words::say("The servers of this root that run now obey");
+    words::say("Written: the servers of this root that run now, if any, obey");
     Ok(Exit::Ok.into())
+}
+
+/// Why an order cannot stand beside the others, if so.
+fn check_new(
+    settings: &Settings,
+    order: &SourceOrder,
+    others: &[SourceOrder],
+) -> Result<(), String> {
+    let Some(folder) = &order.folder else {
+        return Ok(());
+    };
+    let added = others.iter().filter(|it| it.root == order.root);
+    let mut settings = settings.clone();
+    settings
+        .tools
+        .extend(added.flat_map(|it| it.folder.clone()));
+    check(&settings, folder)
 }
 
 /// Why a folder cannot be a source beside those of the settings, if so. Only this user and root may

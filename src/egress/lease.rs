@@ -7,7 +7,8 @@ use super::protocol::{
     TrafficKind,
 };
 use super::relay::SyntheticAddresses;
-use crate::base::{lock, mask, messages, text};
+use crate::base::mask::{self, Mask};
+use crate::base::{lock, messages, text};
 use crate::manifest::host::HostPattern;
 use crate::quantity::Limit;
 use nix::errno::Errno;
@@ -360,6 +361,16 @@ impl Traffic {
             ..Traffic::default()
         };
         std::mem::replace(self, next)
+    }
+
+    /// The same, secrets hidden.
+    pub fn hidden(mut self, mask: &Mask) -> Traffic {
+        for event in &mut self.events {
+            event.target = mask.text(&event.target);
+            let refused = event.refused.take();
+            event.refused = refused.map(|why| why.with_text(|text| mask.text(text)));
+        }
+        self
     }
 
     /// Adds what was seen of a process that serves several calls at once: the counts of the host

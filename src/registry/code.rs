@@ -231,10 +231,16 @@ impl Found {
 impl Reader<'_> {
     /// Reads a tree, or its copy at `at`.
     fn tree(&mut self, tree: &Path, at: &Path) -> Result<(), String> {
-        let written = self.written;
+        let (places, written) = (self.places, self.written);
+        let is_skill = places.manifest.ends_with(SKILL_FILE);
+        let results = is_skill.then(|| places.folder.join(OUTPUT));
         let walk = WalkDir::new(at).into_iter().filter_entry(|entry| {
             let path = Found::new(entry, tree, at).path;
-            entry.file_name() != CACHE && !written.iter().any(|point| point.takes(&path))
+            entry.file_name() != CACHE
+                // A link is no part of a skill: what it leads to was not approved.
+                && !(is_skill && entry.path_is_symlink())
+                && results.as_ref() != Some(&path)
+                && !written.iter().any(|point| point.takes(&path))
         });
         for entry in walk {
             let entry = entry.map_err(|why| text::printable(&why.to_string()))?;

@@ -5,6 +5,7 @@ use super::load::{self, position};
 use super::tool::{CORE, Described, IN_PROCESS, Tool};
 use crate::base::json::escape_segment;
 use crate::base::{sha256_hex, suggest, text};
+use crate::manifest::skill::NAMESPACE;
 use crate::manifest::{Code, Handler, Problem, ServiceDescriptor, ServiceReference, Severity};
 use crate::policy::{self, Need};
 use std::borrow::Cow;
@@ -81,7 +82,12 @@ pub(super) fn settle_ids(
     let mut refused = Vec::new();
     let mut groups: BTreeMap<String, Vec<Tool>> = BTreeMap::new();
     for tool in candidates {
-        if folded(tool.manifest.namespace()) != CORE || tool.source == load::BUILTIN {
+        let namespace = folded(tool.manifest.namespace());
+        if namespace == NAMESPACE && tool.manifest.skill().is_none() {
+            let message = "the namespace 'skill' is for folders with a SKILL.md: choose another, \
+                           for example custom";
+            refused.push(Refused::new(tool, Code::Conflict, message.to_owned()));
+        } else if namespace != CORE || tool.source == load::BUILTIN {
             groups
                 .entry(folded(&tool.manifest.id))
                 .or_default()
@@ -168,7 +174,7 @@ enum Standing {
 fn standing(tool: &Tool, policies: Option<&policy::Policies>) -> Standing {
     if tool.source == IN_PROCESS {
         Standing::Program
-    } else if tool.source != load::FILES {
+    } else if tool.source != load::FILES && tool.manifest.skill().is_none() {
         Standing::Remote
     } else if policies
         .is_some_and(|all: &policy::Policies| all.settles(&tool.manifest.id, &tool.site.manifest))

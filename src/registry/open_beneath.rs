@@ -126,7 +126,9 @@ pub(super) fn file(folder: &OwnedFd, relative: &Path) -> Result<File, OpenError>
 /// The bytes of a file below a folder; else why not, for a person.
 pub fn read_beneath(below: &Path, relative: &Path, most: u64) -> Result<Vec<u8>, String> {
     let at = |why: String| format!("{}: {why}", crate::base::text::path(&below.join(relative)));
-    let folder = folder(below).map_err(|errno| at(errno.desc().to_owned()))?;
+    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY;
+    let folder = files::without_links(below, flags);
+    let folder = folder.map_err(|errno| at(errno.desc().to_owned()))?;
     read(&folder, relative, most).map_err(|refusal| match refusal {
         OpenError::TooLarge => at(format!("is larger than {most} bytes")),
         other => at(other.why()),

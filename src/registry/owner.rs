@@ -174,7 +174,7 @@ fn list(manifests: &BTreeSet<&Path>) -> String {
 /// Takes out the tools whose manifest or script some tool could write.
 pub(super) fn withhold(tools: &mut Vec<Tool>, written: &policy::WritablePaths) -> Vec<Refused> {
     take_out(tools, |tool| {
-        let writer = files(tool).find_map(|file| written.by(&file))?;
+        let writer = definition(tool).find_map(|file| written.by(&file))?;
         Some(Refused::new(
             tool.clone(),
             Code::Security,
@@ -216,15 +216,15 @@ pub(super) fn own_trees(
     let mut registered: BTreeSet<PathBuf> = tools
         .iter()
         .filter(|tool| standing.has(tool))
-        .flat_map(files)
+        .flat_map(definition)
         .collect();
     for (tool, place) in trees {
         let holds = registered
             .range(place.tree.clone()..)
             .next()
             .is_some_and(|file| file.starts_with(&place.tree));
-        if !holds && files(tool).all(|file| all.by(&file).is_none()) {
-            registered.extend(files(tool));
+        if !holds && definition(tool).all(|file| all.by(&file).is_none()) {
+            registered.extend(definition(tool));
             all.add(place);
         }
     }
@@ -254,15 +254,17 @@ pub(super) fn writable_paths<'t>(
     )
 }
 
-/// The tool's manifest and scripts, if they are files, and the links that lead to its folder.
-pub(super) fn files(tool: &Tool) -> impl Iterator<Item = PathBuf> + use<> {
+/// What makes the tool: its manifest and its script, if they are files, and the links that lead to
+/// its folder.
+fn definition(tool: &Tool) -> impl Iterator<Item = PathBuf> + use<> {
     let files = [Some(tool.site.manifest.clone()), tool.site.script.clone()];
+    let files = files.into_iter().flatten().chain(tool.site.links.clone());
+    files.filter(|path| !path.as_os_str().is_empty())
+}
+
+/// That, and the scripts of a skill: one that lies where the skill may write is data, and no script.
+pub(super) fn files(tool: &Tool) -> impl Iterator<Item = PathBuf> + use<> {
     let scripts = tool.manifest.skill().into_iter().flat_map(Skill::scripts);
     let scripts: Vec<PathBuf> = scripts.map(|it| tool.site.folder.join(it.0)).collect();
-    files
-        .into_iter()
-        .flatten()
-        .chain(scripts)
-        .chain(tool.site.links.clone())
-        .filter(|path| !path.as_os_str().is_empty())
+    definition(tool).chain(scripts)
 }

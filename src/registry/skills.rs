@@ -5,7 +5,8 @@ use super::open_beneath;
 use super::scan::{self, Candidate, SKIPPED_FOLDERS};
 use super::tool::{Discovery, FileReport, Tool, panicked};
 use crate::base::{sha256_hex, text};
-use crate::manifest::{Code, Problem, Severity, ToolPaths, skill};
+use crate::manifest::skill::{self, OUTPUT};
+use crate::manifest::{Code, Problem, Severity, ToolPaths};
 use crate::quantity::{MAX_DEFINITION_BYTES, MIB};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,7 +20,10 @@ const MAX_FILES: usize = 512;
 const MAX_BYTES: u64 = 16 * MIB;
 const MAX_LEVELS: usize = 16;
 const MAX_ENTRIES: usize = 4_000;
-const TOO_LARGE: &str = "it has more than 512 files, 16 MiB or 16 levels of folders";
+/// Most bytes of the paths of all files together: lists of skills name them.
+const MAX_PATH_BYTES: usize = 64 << 10;
+const TOO_LARGE: &str =
+    "it has more than 512 files, 16 MiB, 16 levels of folders or 64 KiB of names";
 
 /// Adds the skills below these folders.
 pub(super) fn discover(folders: &[PathBuf], found: &mut Discovery) {
@@ -77,13 +81,16 @@ fn read(candidate: &Candidate, path: &Path) -> Result<(Tool, Vec<Problem>), Prob
 
 fn is_shown(entry: &DirEntry) -> bool {
     let name = entry.file_name().to_string_lossy();
-    !name.starts_with('.') && !SKIPPED_FOLDERS.contains(&&*name)
+    // What a script leaves is no part of the skill, nor is what lies in the place of that.
+    let is_output = entry.depth() == 1 && name == OUTPUT;
+    !name.starts_with('.') && !SKIPPED_FOLDERS.contains(&&*name) && !is_output
 }
 
 /// The files of a skill. What is hidden is none of them.
 fn files_of(folder: &Path, links: &mut Vec<String>) -> Result<BTreeMap<String, u64>, String> {
     let mut files = BTreeMap::new();
     let mut left = MAX_BYTES;
+    let mut named = 0;
     let walk = WalkDir::new(folder).min_depth(1).max_depth(MAX_LEVELS);
     for (seen, entry) in walk.into_iter().filter_entry(is_shown).enumerate() {
         let entry = entry.map_err(|why| text::printable(&why.to_string()))?;
@@ -98,10 +105,12 @@ fn files_of(folder: &Path, links: &mut Vec<String>) -> Result<BTreeMap<String, u
             links.push(path.to_owned());
         } else if kind.is_file() {
             left = left.checked_sub(bytes).ok_or(TOO_LARGE)?;
+            named += path.len();
             files.insert(path.to_owned(), bytes);
         }
         let is_deep = kind.is_dir() && entry.depth() == MAX_LEVELS;
-        if is_deep || files.len() > MAX_FILES || seen > MAX_ENTRIES {
+        let are_many = files.len() > MAX_FILES || named > MAX_PATH_BYTES;
+        if is_deep || are_many || seen > MAX_ENTRIES {
             return Err(TOO_LARGE.to_owned());
         }
     }

@@ -145,6 +145,8 @@ impl Service {
         ));
         let sessions = Arc::new(Sessions {
             catalog: catalog.clone(),
+            audit: audit.clone(),
+            traces: traces.clone(),
         });
         let search = Arc::new(Search::new(catalog.clone(), audit.for_reading()));
         let tool = Arc::new(SearchTool(search.clone()));
@@ -216,7 +218,7 @@ impl Service {
     /// counts as running until its report is dropped (`Report::slot`). Dropping the future cancels,
     /// kills, reaps and records.
     pub async fn call(&self, mut request: CallRequest, sink: Sink) -> Report {
-        named_call::unwrap_skill(&mut request).await;
+        named_call::unwrap_skill(&mut request, &self.catalog).await;
         let id = request.id.take().unwrap_or_else(new_id);
         let span = self.traces.of_call(request.reporting.trace.take());
         request.reporting.trace = span.context().cloned();

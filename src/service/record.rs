@@ -247,6 +247,19 @@ impl CallRecord {
         self.notes.all.push(words.to_owned());
     }
 
+    /// It runs this script of a skill.
+    pub fn runs_script(&mut self, path: &str) {
+        self.notes.all.push(format!("runs {path} of the skill"));
+    }
+
+    /// It is the record of what a server did with its network while it served no call.
+    pub fn outside_of_calls(&mut self, traffic: Traffic) {
+        self.ran = true;
+        self.run.traffic = Arc::new(Mutex::new(traffic));
+        let words = "what its server did with the network outside of calls";
+        self.notes.all.push(words.to_owned());
+    }
+
     /// Records the final confinement of the call.
     pub fn confined(&mut self, confinement: &policy::Confinement, digest: String) {
         let shape = &confinement.shape;
@@ -586,18 +599,11 @@ impl CallRecord {
             .confined
             .as_ref()
             .is_some_and(|confined| !confined.shape.network.hosts().is_empty());
-        let mut traffic = lock(&self.run.traffic).clone();
+        let traffic = lock(&self.run.traffic).clone();
         if !networked && traffic.events.is_empty() {
             return None;
         }
-        for event in &mut traffic.events {
-            event.target = mask.text(&event.target);
-            event.refused = event
-                .refused
-                .take()
-                .map(|refusal| refusal.with_text(|text| mask.text(text)));
-        }
-        Some(traffic)
+        Some(traffic.hidden(mask))
     }
 
     /// Which executors the call leads to, and what was called: a command line, `service.method`, or

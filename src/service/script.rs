@@ -145,6 +145,10 @@ impl SkillCall {
             let message = format!("Input parameter 'script': {why}.");
             Fault::new(Kind::ParameterValidationError, message)
         };
+        if given["skill"].as_str().is_some_and(|it| it != skill.name) {
+            let message = "Input parameter 'skill' names another skill than this tool is.";
+            return Err(Fault::new(Kind::ParameterValidationError, message));
+        }
         let language = skill.script(&path).map_err(refuse)?;
         let words = given["args"].as_array().into_iter().flatten();
         Ok(SkillCall {

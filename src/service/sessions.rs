@@ -1,13 +1,18 @@
 //! Sessions: code of a caller that goes on between its calls. Who may have one, who sees and ends
 //! it, and that it ends with what decided about it.
 
+use super::arguments::Arguments;
+use super::audit::log::{Log, RecordPermit};
 use super::callers::Rights;
 use super::catalog::Catalog;
 use super::ready::{decision_of_source, digest, digest_of_server};
-use super::request::Caller;
-use crate::executor::mcp_server::Servers;
+use super::record::{CallRecord, RecordSinks};
+use super::report::CallResult;
+use super::request::{CallRequest, Caller, new_id};
+use super::traces::spans::Traces;
+use crate::executor::mcp_server::{Servers, Unclaimed};
 use crate::executor::process::{self, OpenSession};
-use crate::executor::{CallDeadline, SessionId};
+use crate::executor::{CallDeadline, SessionId, ToolAnswer};
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
 use crate::policy::{self, SESSIONS_LINE, Stop};
@@ -61,6 +66,8 @@ pub(super) fn check_nested(session: Option<&str>) -> Result<(), Fault> {
 /// The sessions of this host.
 pub struct Sessions {
     pub(super) catalog: Arc<Catalog>,
+    pub(super) audit: Log,
+    pub(super) traces: Arc<Traces>,
 }
 
 impl Sessions {
@@ -76,7 +83,31 @@ impl Sessions {
     pub async fn end_servers(&self) {
         if let Some(servers) = self.servers() {
             servers.close().await;
+            self.record_traffic();
         }
+    }
+
+    /// Records what MCP servers that have ended did with their network outside of calls.
+    fn record_traffic(&self) {
+        let Some(servers) = self.servers() else {
+            return;
+        };
+        for unclaimed in servers.take_unclaimed() {
+            match self.audit.open() {
+                Ok(entry) => self.record(unclaimed, entry),
+                Err(_) => servers.give_back(unclaimed),
+            }
+        }
+    }
+
+    fn record(&self, Unclaimed { id, traffic }: Unclaimed, entry: RecordPermit) {
+        let principal = Caller::named(id.principal);
+        let request = CallRequest::new(principal, id.tool, Arguments::default());
+        let sinks = RecordSinks::of_entry(self.traces.of_call(None), entry);
+        let mut record = CallRecord::begin(new_id(), &request, sinks);
+        record.set_caller(&Caller::named(id.caller));
+        record.outside_of_calls(traffic);
+        record.end(CallResult::Output(ToolAnswer::from(&Value::Null)));
     }
 
     /// From now on this host keeps sessions.
@@ -135,6 +166,7 @@ impl Sessions {
                 _ = sweeps.tick() => {
                     // One that serves a call is looked at later.
                     are_compared = are_compared || self.end_changed().await;
+                    self.record_traffic();
                     let all = processes.clone();
                     let _ = tokio::task::spawn_blocking(move || all.launchers().sweep()).await;
                 }

@@ -12,6 +12,9 @@ use crate::registry::{Tool, read_skill_file};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
+/// Most scripts of a skill, and characters of its description, in the list of all.
+const MAX_SCRIPTS: usize = 20;
+const MAX_DESCRIPTION_CHARS: usize = 1024;
 /// Most bytes of a file that a model is shown.
 const MAX_TEXT_BYTES: usize = 256 << 10;
 
@@ -51,10 +54,14 @@ impl SkillTool {
     fn line(&self, tool: &Arc<Tool>) -> Value {
         let manifest = &tool.manifest;
         let scripts = manifest.skill().into_iter().flat_map(|it| it.scripts());
-        let scripts: Vec<&String> = scripts.map(|it| it.0).collect();
+        let mut scripts: Vec<&str> = scripts.map(|it| it.0.as_str()).collect();
+        if scripts.len() > MAX_SCRIPTS {
+            scripts.truncate(MAX_SCRIPTS);
+            scripts.push("… core:read-skill names all");
+        }
         json!({
             "name": manifest.display_name,
-            "description": manifest.description,
+            "description": text::head(&manifest.description, MAX_DESCRIPTION_CHARS),
             "scripts": scripts,
             "runs": matches!(self.catalog.readiness(tool), Readiness::Ready),
         })

@@ -494,6 +494,7 @@ impl Targets<'_> {
         record: &mut CallRecord,
     ) -> Result<Arc<CachedDecision>, Fault> {
         let script = call.script.clone();
+        record.runs_script(&script.path);
         let (tool, decisions) = (found.tool.clone(), found.decisions.clone());
         let decide = move || {
             let DecisionCache {

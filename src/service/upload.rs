@@ -5,7 +5,7 @@ use crate::base::files::{self, Folder};
 use crate::base::{sha256_hex, text};
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
-use crate::registry::scripts;
+use crate::registry::{Filter, scripts};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use std::io::ErrorKind;
@@ -47,6 +47,10 @@ pub fn upload(
             "it would lie in the folder of a tool, or a manifest names it: put it there by hand";
         return Err(refused(&shown, why));
     }
+    if let Some(reader) = reader_of(service, &target)? {
+        let why = format!("{reader} reads what lies there: put it there by hand");
+        return Err(refused(&shown, &why));
+    }
     let permit = service.audit.open()?;
     let folder = Folder::open(target.parent().unwrap_or(&base));
     let written = folder.and_then(|folder| folder.put_new(name, content));
@@ -59,6 +63,19 @@ pub fn upload(
     let uploaded = json!({"path": shown, "bytes": content.len(), "sha256": digest});
     permit.write(&json!({"time": Timestamp::now(), "uploaded": uploaded, "user": operator}));
     Ok(uploaded)
+}
+
+/// A tool that reads this place: a new file there could be its code.
+fn reader_of(service: &Service, place: &Path) -> Result<Option<String>, Fault> {
+    let decisions = service.catalog.decisions()?;
+    let tools = decisions.snapshot.list(&Filter::default());
+    let mut tools = tools.iter();
+    let reader = tools.find(|tool| {
+        let decided = decisions.decided(tool);
+        let mut grants = decided.decision.grants.files.iter();
+        grants.any(|grant| grant.area.holds(place))
+    });
+    Ok(reader.map(|tool| tool.reference()))
 }
 
 fn refused(path: &str, why: &str) -> Fault {

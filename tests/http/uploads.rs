@@ -23,6 +23,11 @@ fn an_operator_uploads_new_scripts_and_nothing_else() {
         playground.tool("one", "python", "print(1)\n", json!({}));
         playground.allow_builtin_tools();
         fs::create_dir_all(playground.path("user_scripts/free")).unwrap();
+        fs::create_dir_all(playground.path("user_scripts/lib")).unwrap();
+        let reads = json!({"securityContext": {"fileAccess": {"allowRead": ["base:lib/**"]}}});
+        playground.tool("reads", "python", "print(1)\n", reads);
+        let lib = playground.path("user_scripts/lib/**");
+        playground.allow("reads", "esc:reads", &[lib.to_str().unwrap()], &[]);
         fs::write(playground.path("user_scripts/free/old.py"), "print(1)\n").unwrap();
         symlink("free", playground.path("user_scripts/link")).unwrap();
     });
@@ -34,6 +39,7 @@ fn an_operator_uploads_new_scripts_and_nothing_else() {
         ("one/json.py", "in the folder of a tool"),
         ("link/new.py", "through a link"),
         ("away/new.py", "its folder is not there"),
+        ("lib/json.py", "esc:reads@1.0.0 reads what lies there"),
         ("free/new.tool.json", "does not end as that of a script"),
         ("free/.new.py", "hidden files"),
         ("free/%2e%2e/new.py", "upwards"),

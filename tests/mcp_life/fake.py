@@ -3,7 +3,7 @@ import json, os, socket, subprocess, sys, threading, time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 MODE = sys.argv[1] if len(sys.argv) > 1 else ""
-NAMES = ["count", "wait", "go", "hang", "die", "flood", "line", "junk", "wrong", "ask", "change", "probe", "say", "eat", "blocks", "spam", "meet"]
+NAMES = ["count", "wait", "go", "hang", "die", "flood", "line", "junk", "wrong", "ask", "change", "probe", "say", "eat", "blocks", "spam", "meet", "later"]
 LOCK = threading.Lock()
 GO = threading.Event()
 count = 0
@@ -121,6 +121,14 @@ def call(id, name, given):
                 os.write(given["fd"], b"\n" * 65536)
         threading.Thread(target=spam, daemon=True).start()
         return say("it begins")
+    if name == "later":
+        def later():
+            while not os.path.exists(os.path.join(HERE, given["await"])):
+                time.sleep(0.01)
+            tried(lambda: reach(given["reach"]))
+            write(os.path.join(HERE, given["make"]))
+        threading.Thread(target=later, daemon=True).start()
+        return say("it begins")
     if name == "meet":
         write(os.path.join(HERE, given["make"]))
         while not os.path.exists(os.path.join(HERE, given["await"])):
@@ -140,6 +148,10 @@ def main():
     global mute
     if MODE == "dies":
         sys.exit(7)
+    if MODE == "slow":
+        write(os.path.join(HERE, "data/started"))
+        while not os.path.exists(os.path.join(HERE, "data/go")):
+            time.sleep(0.01)
     for line in sys.stdin:
         message = json.loads(line)
         method, id = message.get("method"), message.get("id")

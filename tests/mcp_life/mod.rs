@@ -399,6 +399,56 @@ fn one_call_leaves_no_server() {
     );
 }
 
+/// What a server does with its network once its last call has ended has a record, too.
+#[test]
+fn what_a_server_reaches_between_calls_is_recorded() {
+    let asks = json!({"securityContext": {"networkAccess": {"allowHosts": ["granted.example"]}}});
+    let hosts = "[network]\nhosts = [{ host = \"granted.example\", why = \"a test\" }]\n";
+    let fakes = fakes(Who::ours(), &format!("{GRANTS}{hosts}"), asks);
+    let mut web = Web::start(&fakes.playground, &[]);
+    let input = json!({"await": "data/go", "make": "data/gone", "reach": ["refused.example", 80]});
+    let answer = asked(&web, "later", input, &[]);
+    assert_eq!(answer["success"], true, "{answer}");
+    fs::write(fakes.folder.join("data/go"), "").unwrap();
+    let gone = fakes.folder.join("data/gone");
+    wait_for("it tried", || gone.exists());
+    web.signal(Signal::SIGTERM);
+    web.ended(PATIENCE);
+    let log = fs::read_to_string(fakes.playground.path("state/audit.jsonl")).unwrap();
+    let records = log.lines();
+    let records = records.map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let mut records = records.filter(|it| it["network"]["events"].to_string().contains("refused."));
+    let record = records.next().unwrap_or_else(|| panic!("{log}"));
+    assert_eq!(record["tool"], "fake:server@1.0.0", "{record}");
+    let said = record["notes"].to_string();
+    assert!(said.contains("outside of calls"), "{record}");
+    assert!(records.next().is_none(), "{log}");
+}
+
+/// A start that takes longer than a call may is not begun again by the next call.
+#[test]
+fn a_slow_start_goes_on_for_the_next_call() {
+    let fakes = unapproved(Who::ours(), GRANTS, json!({"handler": {"args": ["slow"]}}));
+    let go = fakes.folder.join("data/go");
+    fs::write(&go, "").unwrap();
+    fakes.settle_list();
+    fs::remove_file(&go).unwrap();
+    let started = fakes.folder.join("data/started");
+    fs::remove_file(&started).unwrap();
+    let web = Web::start(&fakes.playground, &[]);
+    let body = json!({"arguments": {}, "timeoutMs": 3000});
+    let late = web.call("fake:count", &body, &[]).json();
+    fails(&late, "TimeoutError", "still being started");
+    fs::write(&go, "").unwrap();
+    let (count, _) = counted(&web, &[]);
+    assert_eq!(count, 1);
+    assert_eq!(
+        fs::read_to_string(&started).unwrap(),
+        "x",
+        "it started once"
+    );
+}
+
 /// A server asks the person of its caller where policy grants that, and is declined elsewhere.
 #[test]
 fn a_question_goes_to_the_caller_where_that_is_granted() {

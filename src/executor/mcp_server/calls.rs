@@ -40,6 +40,8 @@ const LEGACY: &str = "2025-11-25";
 const PROBE: Duration = Duration::from_secs(5);
 /// How long a server may take that is started for its list alone.
 const MAX_LISTING: Duration = Duration::from_secs(60);
+/// How long the start of a server may go on, whatever becomes of the call that wanted it.
+const MAX_STARTING: Duration = Duration::from_secs(300);
 /// Most pages of a list of tools, and most bytes of all.
 const MAX_PAGES: usize = 100;
 const MAX_LIST_BYTES: usize = 4 * MIB as usize;
@@ -165,10 +167,11 @@ impl McpCalls {
         let servers = &self.launchers.servers;
         if shape.observe {
             // What is recorded of a server is of one call: it has the server for itself.
-            return self.begin(call, &needs, asks, key).await;
+            let server = self.start(call, &needs, id).await?;
+            return greeted(server, call, asks, key).await;
         }
         let place = servers.place(&id);
-        let _turn = place.turn.lock().await;
+        let turn = place.turn.clone().lock_owned().await;
         if let Some(running) = place.running() {
             if running.key == key && running.server.runs() {
                 self.follow(&running, call, asks).await?;
@@ -177,38 +180,33 @@ impl McpCalls {
             running.server.end().await;
         }
         servers.make_room(&id).await?;
-        let running = self.begin(call, &needs, asks, key).await?;
-        place.put(running.clone());
-        Ok(running)
+        let server = self.start(call, &needs, id).await?;
+        let greeting = greeted(server, call, asks, key);
+        // It goes on where the call ends first: the next call finds the server.
+        let starting = tokio::spawn(async move {
+            let running = timeout(MAX_STARTING, greeting).await;
+            let running = running.unwrap_or_else(|_| Err(refused("it was not ready in time")))?;
+            place.put(running.clone());
+            drop(turn);
+            Ok(running)
+        });
+        let ended = |_| Fault::new(Kind::InternalError, "The start of this server failed.");
+        starting.await.map_err(ended)?
     }
 
-    async fn begin(
+    /// Starts the process of a server.
+    async fn start(
         &self,
         call: &McpCall<'_>,
         needs: &RoleNeeds,
-        asks: bool,
-        key: ReadyKey,
-    ) -> Result<Arc<RunningServer>, Fault> {
+        id: ServerId,
+    ) -> Result<Server, Fault> {
         let environment = call.environment.clone();
         let serving = self.serve(call.confinement, needs, environment, call.events);
         let server = serving.await?;
-        let greeter = Greeter {
-            server: &server,
-            confinement: call.confinement,
-            events: call.events,
-            asks,
-        };
-        let Greeted {
-            is_modern,
-            listed,
-            changes,
-        } = greeter.greeted().await?;
-        Ok(Arc::new(RunningServer {
-            tools: Mutex::new(live(&listed, changes)),
-            server,
-            key,
-            is_modern,
-        }))
+        let mask = mask_of(call.confinement);
+        self.launchers.servers.started(id, &server, mask);
+        Ok(server)
     }
 
     /// Reads the list of a server that said that it changed.
@@ -313,6 +311,36 @@ impl McpCalls {
             idle: Duration::from_millis(idle_ms),
             principal: needs.principal.clone(),
             environment,
+        }))
+    }
+}
+
+/// A server that was started for a call, once it has said what it is.
+fn greeted(
+    server: Server,
+    call: &McpCall<'_>,
+    asks: bool,
+    key: ReadyKey,
+) -> impl Future<Output = Result<Arc<RunningServer>, Fault>> + use<> {
+    let confinement = call.confinement.clone();
+    let events = call.events.clone();
+    async move {
+        let greeter = Greeter {
+            server: &server,
+            confinement: &confinement,
+            events: &events,
+            asks,
+        };
+        let Greeted {
+            is_modern,
+            listed,
+            changes,
+        } = greeter.greeted().await?;
+        Ok(Arc::new(RunningServer {
+            tools: Mutex::new(live(&listed, changes)),
+            server,
+            key,
+            is_modern,
         }))
     }
 }

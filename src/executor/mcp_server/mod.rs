@@ -9,4 +9,4 @@ pub(super) mod servers;
 mod wire;
 
 pub use calls::{McpCall, McpCalls};
-pub use servers::{ServerId, Servers};
+pub use servers::{ServerId, Servers, Unclaimed};

@@ -68,6 +68,13 @@ pub struct Seen {
     over: CancellationToken,
 }
 
+impl Seen {
+    /// Whether nothing of the server is left.
+    pub fn is_over(&self) -> bool {
+        self.over.is_cancelled()
+    }
+}
+
 /// Says when nobody waits for a request any more.
 struct Waiting<'s>(u64, &'s Server);
 
@@ -155,11 +162,6 @@ impl Server {
     /// Whether it takes calls.
     pub fn runs(&self) -> bool {
         !self.commands.is_closed()
-    }
-
-    /// Whether nothing of it is left.
-    pub fn is_over(&self) -> bool {
-        self.seen.over.is_cancelled()
     }
 
     pub fn memory_bytes(&self) -> u64 {

@@ -1,12 +1,15 @@
 //! The MCP servers of a host: one process for each caller of one principal, or one for all.
 
-use super::server::Server;
+use super::server::{Seen, Server};
+use crate::base::mask::Mask;
 use crate::base::{lock, millis};
+use crate::egress::Traffic;
 use crate::executor::process::idle_memory::HeldMemory;
 use crate::executor::process::sessions::OpenSession;
 use crate::executor::process::waiting::{MAX_SERVERS, ReadyKey};
 use crate::fault::{Fault, Kind};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::Mutex as Turns;
@@ -46,8 +49,9 @@ pub struct LiveTools {
 pub struct Place {
     id: String,
     began: String,
-    /// Held by the call that starts its server, or reads the list of that.
-    pub turn: Turns<()>,
+    /// Held while its server is started, also when the call that wanted it has ended; and by a call
+    /// that reads its list.
+    pub turn: Arc<Turns<()>>,
     running: Mutex<Option<Arc<RunningServer>>>,
 }
 
@@ -55,7 +59,7 @@ impl Place {
     /// The server that runs here, also one that has not ended yet.
     pub fn running(&self) -> Option<Arc<RunningServer>> {
         let running = lock(&self.running).clone();
-        running.filter(|it| !it.server.is_over())
+        running.filter(|it| !it.server.seen.is_over())
     }
 
     /// Whether it is there, or is being started.
@@ -68,10 +72,35 @@ impl Place {
     }
 }
 
+impl fmt::Debug for Account {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Account").field(&self.id).finish()
+    }
+}
+
+/// What a server did with its network that no call of it has in its record.
+#[derive(Debug)]
+pub struct Unclaimed {
+    pub id: ServerId,
+    /// Its secrets are hidden.
+    pub traffic: Traffic,
+}
+
+/// A server that was started, until what it did is recorded.
+struct Account {
+    id: ServerId,
+    seen: Arc<Seen>,
+    /// Hides its secrets.
+    mask: Mask,
+}
+
 /// All MCP servers of this host.
 #[derive(Debug, Default)]
 pub struct Servers {
     places: Mutex<BTreeMap<ServerId, Arc<Place>>>,
+    accounts: Mutex<Vec<Account>>,
+    /// What could not be recorded yet.
+    unclaimed: Mutex<Vec<Unclaimed>>,
 }
 
 impl Servers {
@@ -84,11 +113,35 @@ impl Servers {
             Arc::new(Place {
                 id: uuid::Uuid::now_v7().to_string(),
                 began: jiff::Timestamp::now().to_string(),
-                turn: Turns::default(),
+                turn: Arc::default(),
                 running: Mutex::default(),
             })
         });
         place.clone()
+    }
+
+    /// A server was started: what it does outside of calls is this caller's.
+    pub fn started(&self, id: ServerId, server: &Server, mask: Mask) {
+        let seen = server.seen.clone();
+        lock(&self.accounts).push(Account { id, seen, mask });
+    }
+
+    /// What servers that have ended did with their network outside of calls.
+    pub fn take_unclaimed(&self) -> Vec<Unclaimed> {
+        let mut all = std::mem::take(&mut *lock(&self.unclaimed));
+        let mut accounts = lock(&self.accounts);
+        let ended = accounts.extract_if(.., |account| account.seen.is_over());
+        all.extend(ended.map(|account| Unclaimed {
+            traffic: lock(&account.seen.traffic).take().hidden(&account.mask),
+            id: account.id,
+        }));
+        all.retain(|it| !it.traffic.events.is_empty());
+        all
+    }
+
+    /// It could not be recorded now.
+    pub fn give_back(&self, unclaimed: Unclaimed) {
+        lock(&self.unclaimed).push(unclaimed);
     }
 
     fn all(&self) -> Vec<(ServerId, Arc<Place>, Arc<RunningServer>)> {

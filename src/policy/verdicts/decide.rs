@@ -179,8 +179,8 @@ fn with_named_reads(mut tool: Manifest, place: &Path, policies: &Policies) -> Ma
     tool
 }
 
-/// A skill has no author who could request anything: it requests what the policy allows that names
-/// it, or its namespace.
+/// A skill has no author who could request anything: beside what a person asks for it, it requests
+/// what the policy allows that names it, or its namespace.
 fn requesting_what_is_allowed(skill: &Manifest, place: &Path, policies: &Policies) -> Manifest {
     let mut skill = skill.clone();
     let (policy, _) = policies.governing(&skill.id, place);
@@ -192,10 +192,13 @@ fn requesting_what_is_allowed(skill: &Manifest, place: &Path, policies: &Policie
         let texts = rules.iter().map(|rule| pattern::parse(&rule.text));
         texts.filter_map(Result::ok).collect()
     };
-    skill.requested.read = Some(patterns(&policy.files.read));
-    skill.requested.write = patterns(&policy.files.write);
+    let requested = &mut skill.requested;
+    let read = requested.read.get_or_insert_default();
+    read.extend(patterns(&policy.files.read));
+    requested.write.extend(patterns(&policy.files.write));
     let hosts = policy.hosts.iter();
-    skill.requested.hosts = hosts.map(|it| it.grant.pattern.clone()).collect();
+    let hosts = hosts.map(|it| it.grant.pattern.clone());
+    requested.hosts.extend(hosts);
     skill
 }
 

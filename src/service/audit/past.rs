@@ -5,7 +5,7 @@ use super::begun;
 use super::log::Log;
 use super::segments::{self, MAX_LINE_BYTES, Opened};
 use crate::base::files::Folder;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
@@ -37,7 +37,7 @@ impl Log {
         Ok(found.into())
     }
 
-    /// The begin records of calls that run in any host with this log.
+    /// The begin records of calls that run in any host with this log: `outcome` is `running`.
     pub fn running(&self) -> io::Result<Vec<Value>> {
         let name = segments::name_of(self.path())?;
         let hosts = Folder::open(segments::folder(self.path()))
@@ -46,7 +46,13 @@ impl Log {
         let alive = hosts.iter().filter(|host| host.is_running());
         let records = alive.flat_map(|host| &host.records);
         let parsed = records.filter_map(|(_, record)| serde_json::from_str(record).ok());
-        Ok(parsed.collect())
+        // What they say of an end is for the host that finds them without one.
+        let running = parsed.map(|mut record: Value| {
+            (record["outcome"], record["message"]) = (json!("running"), Value::Null);
+            record["usage"] = Value::Null;
+            record
+        });
+        Ok(running.collect())
     }
 
     /// What is written from now on.

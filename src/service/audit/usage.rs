@@ -1,9 +1,12 @@
 //! What the newest records of the log say of each tool: calls, failures and times.
 
+use super::super::call_ended::manifest;
 use super::log::Log;
+use crate::registry::Tool;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 
 /// The calls of one tool.
 #[derive(Clone, Debug, Default)]
@@ -34,6 +37,8 @@ struct UsedCall {
     time: String,
     user: String,
     tool: String,
+    /// `None`: it is compiled in.
+    manifest: Option<String>,
     #[serde(rename = "version")]
     _version: String,
     decision: String,
@@ -62,10 +67,18 @@ impl Log {
 }
 
 impl Usage {
-    /// The calls of one caller alone. `None`: of all.
-    pub fn of(&self, caller: Option<&str>) -> UsageByTool {
+    /// The calls of these tools, by one caller alone (`None`: by all). The log is one for all roots of
+    /// a user: tools of others have the same names.
+    pub fn of(&self, known: &[Arc<Tool>], caller: Option<&str>) -> UsageByTool {
         let mut tools = UsageByTool::new();
-        let own = |call: &&UsedCall| caller.is_none_or(|caller| caller == call.user);
+        let known = known.iter();
+        let known: HashSet<(&str, Option<String>)> = known
+            .map(|tool| (tool.manifest.id.as_str(), manifest(&tool.site)))
+            .collect();
+        let own = |call: &&UsedCall| {
+            caller.is_none_or(|caller| caller == call.user)
+                && known.contains(&(call.tool.as_str(), call.manifest.clone()))
+        };
         for call in self.calls.iter().filter(own) {
             let tool = tools.entry(call.tool.clone()).or_default();
             tool.calls += 1;

@@ -12,9 +12,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::runtime::Handle;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout_at};
 
-/// How long one answer may take.
+/// How long the answers to one search may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// For how long a server that failed is not asked.
 const PAUSE: Duration = Duration::from_secs(30);
@@ -86,11 +86,7 @@ impl Embedder {
         let found = self.compare(principal, tools, question);
         if let Err(why) = &found {
             tracing::warn!(target: "toolhost::search", "the embedding server: {why}");
-            // Its model may have changed.
-            *lock(&self.state) = Vectors {
-                known: HashMap::new(),
-                failed: Some((Instant::now() + PAUSE, why.clone())),
-            };
+            lock(&self.state).failed = Some((Instant::now() + PAUSE, why.clone()));
         }
         found
     }
@@ -106,26 +102,40 @@ impl Embedder {
         let mut missing = vec![text::head(question, MAX_TEXT_CHARS)];
         let unknown = |text: &&String| !lock(&self.state).known.contains_key(*text);
         missing.extend(texts.iter().filter(unknown).cloned());
-        let mut new = Vec::new();
+        let until = Instant::now() + PATIENCE;
+        let mut asked = None;
         for texts in missing.chunks(MAX_TEXTS) {
-            let asked = async { timeout(PATIENCE, self.ask(principal, texts)).await };
-            let asked = self.runtime.block_on(asked);
-            new.extend(asked.map_err(|_| "it takes too long")??);
+            let asking = async { timeout_at(until, self.ask(principal, texts)).await };
+            let new = self.runtime.block_on(asking);
+            let mut new = texts
+                .iter()
+                .cloned()
+                .zip(new.map_err(|_| "it takes too long")??);
+            if asked.is_none() {
+                asked = new.next();
+            }
+            // Where time runs out, the next search goes on from here.
+            lock(&self.state).known.extend(new);
         }
-        let mut new = missing.into_iter().zip(new);
-        let (_, asked) = new.next().ok_or("it sent no vector")?;
+        let (_, asked) = asked.ok_or("it sent no vector")?;
         let known = &mut lock(&self.state).known;
-        known.extend(new);
+        if texts
+            .iter()
+            .any(|text| known.get(text).is_none_or(|it| it.len() != asked.len()))
+        {
+            // Its model has changed.
+            known.clear();
+            return Err("its vectors differ in length".to_owned());
+        }
         if known.len() > MAX_VECTORS {
             known.retain(|text, _| texts.contains(text));
         }
         let cosines = texts.iter().map(|text| {
-            let vector = known.get(text).filter(|it| it.len() == asked.len());
-            let pairs = vector.ok_or("its vectors differ in length")?.iter();
-            let sum: f64 = pairs.zip(&*asked).map(|(a, b)| f64::from(a * b)).sum();
-            Ok(sum.clamp(-1.0, 1.0))
+            let pairs = known[text].iter().zip(&*asked);
+            let sum: f64 = pairs.map(|(a, b)| f64::from(a * b)).sum();
+            sum.clamp(-1.0, 1.0)
         });
-        Ok(cosines.collect::<Result<_, &str>>()?)
+        Ok(cosines.collect())
     }
 
     async fn ask(&self, principal: &str, texts: &[String]) -> Result<Vec<Vector>, String> {

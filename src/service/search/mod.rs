@@ -99,7 +99,7 @@ impl Search {
     }
 
     /// The calls of one caller, of no others: what they call is theirs.
-    fn used_by(&self, caller: &Caller) -> UsageByTool {
+    fn used_by(&self, caller: &Caller, tools: &[Arc<Tool>]) -> UsageByTool {
         let mut known = lock(&self.usage);
         let now = Instant::now();
         let fresh = known.take_if(|known| known.read + MAX_USAGE_AGE > now);
@@ -108,7 +108,7 @@ impl Search {
             usage: self.log.usage().unwrap_or_default(),
             read: now,
         });
-        known.insert(fresh).usage.of(Some(&caller.user))
+        known.insert(fresh).usage.of(tools, Some(&caller.user))
     }
 
     /// The tools that fit a question best. May block, and takes long where the index is to be made.
@@ -122,7 +122,7 @@ impl Search {
     ) -> Found {
         let make = || SearchIndex::new(self.catalog.offered(caller));
         let index = self.indexes.find(&self.catalog, caller, make);
-        let used = self.used_by(caller);
+        let used = self.used_by(caller, index.tools());
         let embedder = self.embedder.get();
         let user = &caller.user;
         Found::of(&index, embedder, user, question, limit, &used, can_take)

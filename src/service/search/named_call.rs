@@ -7,6 +7,7 @@ use crate::executor::CallDeadline;
 use crate::manifest::skill::NAMESPACE;
 use crate::quantity::LARGE_TEXT_BYTES;
 use crate::service::arguments::Arguments;
+use crate::service::catalog::Catalog;
 use crate::service::request::CallRequest;
 use serde_json::Value;
 
@@ -18,22 +19,23 @@ struct NamedCall {
     arguments: Arguments,
 }
 
-/// The call that is meant, before anybody looks at its tool. One that names no tool stays as it is,
-/// and is refused for that.
-pub async fn unwrap(request: &mut CallRequest) {
-    unwrap_as(CALL_TOOL, read, request).await;
+/// The call that is meant, before anybody looks at its tool. One that names no tool, or comes by a
+/// name that the operator disabled, stays as it is, and is refused for that.
+pub async fn unwrap(request: &mut CallRequest, catalog: &Catalog) {
+    unwrap_as(CALL_TOOL, read, request, catalog).await;
 }
 
 /// The same for a script of a skill.
-pub async fn unwrap_skill(request: &mut CallRequest) {
-    unwrap_as(RUN_SKILL_SCRIPT, read_skill, request).await;
+pub async fn unwrap_skill(request: &mut CallRequest, catalog: &Catalog) {
+    unwrap_as(RUN_SKILL_SCRIPT, read_skill, request, catalog).await;
 }
 
 /// What a call means, or its arguments as they were.
 type Read = fn(Arguments) -> Result<NamedCall, Arguments>;
 
-async fn unwrap_as(id: &str, read: Read, request: &mut CallRequest) {
-    if request.tool.split('@').next() != Some(id) {
+async fn unwrap_as(id: &str, read: Read, request: &mut CallRequest, catalog: &Catalog) {
+    let is_stopped = || !matches!(catalog.stops.now(), Ok(all) if all.of(id).next().is_none());
+    if request.tool.split('@').next() != Some(id) || is_stopped() {
         return;
     }
     let arguments = std::mem::take(&mut request.arguments);
@@ -76,7 +78,8 @@ fn read_skill(arguments: Arguments) -> Result<NamedCall, Arguments> {
     };
     match skill {
         Some(skill) => Ok(NamedCall {
-            tool: format!("{NAMESPACE}:{skill}"),
+            // A version is no part of a skill's name, and no tool has this one.
+            tool: format!("{NAMESPACE}:{}", skill.replace('@', "?")),
             arguments,
         }),
         None => Err(arguments),

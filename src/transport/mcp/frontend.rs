@@ -518,7 +518,7 @@ impl ServerHandler for Frontend {
             charged,
             ..CallRequest::new(asked.caller.clone(), id, arguments)
         };
-        named_call::unwrap(&mut call).await;
+        named_call::unwrap(&mut call, &self.mcp.service.catalog).await;
         let id = &call.tool.clone();
         let again = (request.request_state, request.input_responses);
         let unattended = self.mcp.unattended(&call).await;

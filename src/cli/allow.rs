@@ -3,6 +3,9 @@
 //!
 //! Both files are judged as a call would judge them before anything is written, and read once more
 //! after the person agreed.
+//!
+//! It opens nothing that the loader would not load, and stands in the audit log before the files
+//! change: the tool, the operator's uid and name, the digests of each file before and after.
 
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;

@@ -1,5 +1,11 @@
 //! From a granted name to a connected socket, on the host's side: only granted names are resolved,
 //! and only addresses that were checked are connected to.
+//!
+//! A name is resolved once for each connection, without a search list; a name that is not granted
+//! never is. Refused are addresses that are not globally reachable and those that the kernel treats
+//! as local, broadcast, multicast or anycast, unless the granting entry lists their range. An IPv4
+//! address inside an IPv6 one is judged as IPv4. An operator's proxy resolves names itself and is
+//! trusted to do so.
 
 use super::protocol::RefusalReason;
 use super::{resolver, tls};

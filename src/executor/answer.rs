@@ -1,6 +1,14 @@
 //! The answer of a tool. It stays text, and is large: its text is read only inside
 //! `CallDeadline::run`, off the threads that all calls share and within the time of its own call.
 //! It is sent in short pieces.
+//!
+//! Just before a call runs, its `outputBytes` (at least 1 MiB) are charged; when it has answered,
+//! what the answer takes; until it is sent. All share 256 MiB, one principal a quarter, and a call
+//! without room waits before it runs, without a slot. An answer above 64 KiB is read once (parsed,
+//! checked, masked) and sent as that text: nothing grows later, and no transport makes a tree of
+//! it. A response has at most 32 MiB, to which `outputBytes` is clamped. Events over MCP are
+//! charged one by one until they are sent or dropped. A client that takes less than 64 KiB in 30 s
+//! while more waits loses its connection, not the record.
 
 use super::deadline::CallDeadline;
 use crate::base::json::Text;

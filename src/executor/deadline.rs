@@ -1,5 +1,17 @@
 //! Runs work that may take long on threads of its own, within the time limit of its call. Long work
 //! gets at most half of the cores.
+//!
+//! The time of a call counts from the last decision (after the last wait), and includes preparing.
+//! If a launcher, worker, compiler or slot is not ready in time, the call is a `TimeoutError` that
+//! may be tried again. (`toolhost call` first waits for its compiler, and says so, because the
+//! compiler would end with the process.) Not included: publishing staged files of a call that
+//! succeeded, bounded by `scratchBytes`; storing what it left, bounded by `artifactBytes`; counting
+//! the files in live write trees (for WASI tools at most a second more). Code of a session that
+//! goes on 2 s after it was interrupted is killed with its session, whatever it did to its pipes.
+//!
+//! A call that meets a file system that does not answer ends at its limit. The kernel cannot always
+//! kill a process that waits there: it, its launcher and its id are released when the file system
+//! answers or is unmounted.
 
 use super::pauses::Pauses;
 use crate::base::semaphore::FairSemaphore;

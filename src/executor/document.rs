@@ -1,6 +1,8 @@
 //! Prompts and resources, filled in by this process.
 //!
 //! A resource opens only the one file that it names, beneath its own folder, if policy allows.
+//!
+//! No link is followed there, and no tool can write the definition of a resource.
 
 use super::{Call, Context, Ending, Executor, Outcome, Running, ToolAnswer, ToolSender};
 use crate::base::json::Text;

@@ -1,4 +1,7 @@
 //! The arguments of a call: text converted to values, names and values checked, defaults filled in.
+//!
+//! The steps that checking arguments or an answer takes are counted first, and too many refuse it.
+//! Long checks run apart from other calls and end by the call's clock.
 
 use super::schema::{Breach, Flaw, noun, type_of};
 use super::types::Manifest;

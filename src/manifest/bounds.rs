@@ -3,6 +3,9 @@
 //!
 //! What a reference leads to counts once more for each reference. A schema that is too large, leads
 //! outside of itself or turns in a circle is refused.
+//!
+//! One bound covers all patterns of a schema together. `$ref` never leads back to a schema of the
+//! same value.
 
 use crate::base::json::escape_segment;
 use crate::base::problem::{Code, Problem, Severity};

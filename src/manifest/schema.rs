@@ -2,6 +2,11 @@
 //!
 //! Nothing is fetched, no regular expression backtracks, and no explanation of a large value fills
 //! memory.
+//!
+//! Arguments of very many small values, and answers of a tool with an `output` schema, grow up to
+//! fortyfold as a tree that can be checked. A tree of more than 32 MiB is refused. Arguments that
+//! wait share 256 MiB, and there are up to three copies while they are checked; of trees of answers
+//! only few large ones exist at a time.
 
 use super::bounds::{self, Bounds};
 use crate::base::problem::Problem;

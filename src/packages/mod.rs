@@ -3,6 +3,23 @@
 //!
 //! A lock of a format that is read here becomes the list of approved packages; everything else is
 //! only input to `deps lock`. No address and no path in such a file counts.
+//!
+//! Packages come only from the indexes of the operator, and only as the list says, with a hash for
+//! each unless a policy relaxes that. The host decides markers; an installer is given none. A line
+//! that names a source or runs something is refused by name, and so is an address, a repository, a
+//! folder or a source archive anywhere in what is resolved. Denied packages and those too young are
+//! refused before they are used, copies inside other packages included as far as their version is
+//! known.
+//!
+//! Resolving reads metadata of the index alone and runs nothing. Packages are fetched with only the
+//! index in reach and without running any of their code, compared with their hashes, and installed
+//! without a network, both behind the layers of a call. The result is read as hostile: every
+//! distribution in it must be in the list, and the tree is compared with what it was before each
+//! use. An installer that ran code of what it fetched would reach the hosts of the index, and could
+//! write only what is then examined; the credential of an index is in the relay alone.
+//!
+//! Code of packages is code of the tool: it has the tool's grants from its first line (`.pth` files
+//! run before the script). A build (`builds = true`) has none of them.
 
 mod files;
 mod index;

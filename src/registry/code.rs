@@ -1,4 +1,11 @@
 //! The code of tools as it lies on the disk, and the copies of it that were approved.
+//!
+//! The code is read below the tool's own folder without following a link, and the copy is compared
+//! with what was approved before it is used, at each look. Paths outside of that folder which the
+//! tool reads (a policy's absolute paths, the interpreter, the machine's modules) are not part of
+//! it. What tools write below the folder is shown as it is: the guard keeps it from being loaded,
+//! and a script that reads it and runs it as code does so. Whoever may change `approved/` of the
+//! state folder, the policies or this binary may run what they like.
 
 use crate::base::store::{self, ContentStore, Limits, RecordKind, Tree};
 use crate::base::{files, lock, text};

@@ -1,5 +1,12 @@
 //! From a script path as written to one regular file below a script base folder, never upwards,
 //! outwards or through a link.
+//!
+//! The path is plain and relative, with the ending of its language and nothing hidden in it. The
+//! script is read once, after the decision, and at most 64 MiB: these bytes are approved, recorded
+//! and shown at its path, read-only, whatever is stored in the file. (A module runs as the code of
+//! the digest that was read.) Where the file is changed or renamed during the call, the record has
+//! no digest: its place may have shown another one. What the script imports is read when it is
+//! imported.
 
 use super::open_beneath::{self, Base, OpenError};
 use crate::base::{files, text};

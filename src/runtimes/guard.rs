@@ -4,6 +4,24 @@
 //! The guard protects a tool from its neighbours, not the host from the tool, so it is not a layer.
 //! Python finds it by a virtual environment, so that children and worker processes have it, too;
 //! Node and Bun preload it.
+//!
+//! Where a place that tools write, or once could, lies below what a call reads, a module whose real
+//! path lies there is not loaded, and the log names the file and the fix. Nothing in such a place
+//! is executed or mapped as a library (noexec). What only this tool writes counts below its own
+//! folder and its `base:` trees, but for hidden folders (`.cache`): such a folder can keep code for
+//! the tool's own later calls. An interpreter that is too old for the guard (Python before 3.8,
+//! Node before 20.6, Bun before 1.2) is refused there.
+//!
+//! It runs beside the tool's own code, which can remove it. It does not see:
+//!
+//! - code that a script reads by itself (`exec(open(…).read())`, `vm`, `eval`, templates);
+//! - children with variables of their own, Python with `-S`, interpreters that are started by
+//!   another path;
+//! - what settings that a person wrote name (`extends` in `tsconfig.json`);
+//! - in Bun, a `package.json` that leads from a written folder to a module elsewhere. (A file
+//!   without an ending is text there while the guard is on.)
+//! - a library that matches a staged pattern, or whose folder was made during the call, where
+//!   functions other than Python's or Node's own open it.
 
 use super::binary::small_text;
 use crate::manifest::Language;

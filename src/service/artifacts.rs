@@ -3,6 +3,9 @@
 //! An artifact is two records under one key, its id: what it holds, and what is known of it. Ids
 //! are UUIDs of version 7, so their order is the order of time. Only its owner can use an artifact:
 //! to anybody else it does not exist.
+//!
+//! It is compared with its digest whenever it is read, and never served as a page. Secrets in it
+//! are hidden as they stand, not in compressed files.
 
 use super::callers::Rights;
 use super::request::BroughtFile;

@@ -1,6 +1,10 @@
 //! Who a request is from, and what that caller may see and send, by `callers.policy.toml`. A label
 //! is an identity only where the file says so; a tool that a caller may not call does not exist for
 //! it.
+//!
+//! The decision is made again after every wait (`pipeline`; tests/callers/waits.rs), so a right
+//! that was taken back meanwhile counts. The path of a script leads around nothing: a script is
+//! absent with its tools.
 
 use super::decision_cache::DecisionCache;
 use super::request::Caller;

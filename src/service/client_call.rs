@@ -1,4 +1,10 @@
 //! Tools that the client of a call runs: what the client is handed, and whether it takes any.
+//!
+//! Nothing of such a tool runs here, and only a run hands out its calls, to the caller for whom
+//! they were decided. What a client submits as output is not checked: it is the client's word, and
+//! is recorded with its digest before it counts. A run or response, its steps, events and outputs
+//! are for the caller and principal that made it, and not for operators; they are on the disk (mode
+//! 600) only if the request says `store`, for 24 hours, with the secrets of its calls hidden.
 
 use crate::fault::{Fault, Kind};
 use crate::manifest::{ClientTool, INPUT};

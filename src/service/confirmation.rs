@@ -5,6 +5,10 @@
 //! if anything changed. A question has a time limit, and blocks no other call. Where callers can be
 //! distinguished, a caller cannot approve its own call, unless every policy that requires approval
 //! allows that.
+//!
+//! A client may answer for its person only if every policy with `confirm` says `confirm_by_client`.
+//! Such an answer counts once, for this caller, tool and arguments, within five minutes. Only the
+//! client can know whether a person saw the form.
 
 use super::callers::Rights;
 use super::calls::{Calls, OpenQuestion};

@@ -1,6 +1,10 @@
 //! The ledger of all places where tools could ever write. This host loads no file from there, even
 //! after the tool or its grant is gone. A call's places are added once its sandbox is set up,
 //! before it runs: each one line of JSON.
+//!
+//! Where the ledger cannot be read, no interpreter is taken and no script runs. A folder that a
+//! person renames, moves or copies does not count any more, and a host with another log knows none
+//! of them: hosts that share folders name one log.
 
 use super::audit::segments::{self, ascii, refusal};
 use crate::base::files::{Folder, trustworthy};

@@ -2,6 +2,9 @@
 //!
 //! A quota is charged to the principal, who authenticated: under whatever names it acts, it has at
 //! most its share. A call is admitted, queued, or refused with a retryable `RateLimitError`.
+//!
+//! A quota is charged before the work is done. Of the slots for calls that run (64) or wait (1024)
+//! one principal has at most seven eighths and one tool three quarters; calls that wait take turns.
 
 use super::arguments::{Arguments, ReceivedArguments};
 use super::callers::Rights;

@@ -1,5 +1,45 @@
 //! What hides the secrets of one call, wherever its texts are shown. It grows while the call is
 //! decided and confined: what was hidden once stays hidden.
+//!
+//! Secret are values of `[secrets]` (8 bytes or more), host variables granted as `env:NAME`, and
+//! arguments marked `writeOnly` or `x-secret`.
+//!
+//! - A secret argument is hidden where it stands in questions and records, whatever its length, and
+//!   searched for only in what the tool says: so no caller hides other text from an operator.
+//!   Questions and records are searched for secrets of this host alone, which stand there as
+//!   `[secret NAME]`. Where more is hidden than a schema marks (a member that it does not declare),
+//!   no person is asked and the call is refused.
+//! - Shorter variables are not searched for. A shorter argument is hidden where a tool gives it
+//!   back alone, as a whole value.
+//! - Names of members are searched for values of `[secrets]` and host variables, not for arguments.
+//! - What a call's `env` brings is not secret: records hold the names of those variables, never
+//!   their values.
+//! - Of a script that a call names, the parameters of every manifest that it belongs to say what of
+//!   its input is secret. Where none is found, its input is not shown. The source text of
+//!   `core:run-code` is.
+//!
+//! The masker (`base::mask`) finds a secret
+//!
+//! - in letters of either case (Unicode's simple folding), with each character as it is or as
+//!   `%XX`, `\uXXXX`, `\xXX`, `\` and a sign, `&#n;`, `&#xh;`, or one of the five named entities
+//!   with its semicolon, in any mixture;
+//! - in base64 of both alphabets, also within longer data and broken into lines (one line break and
+//!   its blanks, up to 12 bytes, between two characters), and then encoded as above;
+//! - through two such decodings, one in another.
+//!
+//! Not found: a third decoding; base64 in base64, or of an encoded secret; an encoded character of
+//! more than 12 bytes; a secret whose first character is read with a `%`, `\` or `&` before it
+//! where others of its characters are encoded; hex, quoted-printable, octal, compression,
+//! encryption, or any other transformation. Of base64 the one character at either end that
+//! neighbours share can stay. A secret that a tool breaks over several lines of its log is found in
+//! the report and the record, not in the lines that are shown while it runs.
+//!
+//! A streamed text is delayed by 24 bytes for each character of the longest secret or its base64,
+//! and 288 more: room for a secret that was encoded twice. In an answer of a host an empty line
+//! (two line breaks) ends a text: everything before it is passed on at once, and a secret with an
+//! empty line inside, for instance in base64, is not found. Beside a cut (`…`, `[…]`) of a log,
+//! record or report the same number of bytes is hidden. If the secrets of a call and their lines
+//! are longer than 100 KiB together, whole texts are hidden (`***`).
 
 use super::redact::{self, Masked, RecordArguments};
 use crate::base::mask::Mask;

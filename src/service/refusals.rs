@@ -2,6 +2,10 @@
 //!
 //! Refusals by rate limits, and of unreadable requests, have a record each at first; then one
 //! record a second, which counts those before it.
+//!
+//! Of refusals for the number of calls, and of requests that lead to no call, a principal has 60
+//! records and then one a second. A host that is killed loses their count for the last minute.
+//! About a million requests push what is older out of the log (512 MiB unless configured).
 
 use super::audit::log::{Log, RecordPermit};
 use super::call_ended::CallEnded;

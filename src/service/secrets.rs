@@ -1,5 +1,7 @@
 //! The values of the secrets that a call may use, read again for each call, so that a change takes
 //! effect at once. No error shows a value, and a file that others may read is refused.
+//!
+//! No report, digest or record contains the text of a granted variable or secret.
 
 use super::helper_program;
 use super::redaction::Redaction;

@@ -3,6 +3,10 @@
 //!
 //! Only announcers that the operator lists count, until their `ttl` is over. A right to call comes
 //! from policy alone.
+//!
+//! An announcement counts only where it is signed with the key that the operator lists for its
+//! host, new and in time. The id of its tool is in the namespace that the operator gave the host,
+//! never one that a file has. Announcements are bounded in size, number and rate.
 
 use super::broker;
 pub use super::broker::Announcing;

@@ -1,6 +1,12 @@
 //! Folders and files of toolhost itself, opened once, checked, and then used by descriptor
 //! (`Folder`: only this user and root can replace its files); and the ways in which every module
 //! opens, reads and remembers a file. Nothing waits for a pipe.
+//!
+//! The audit log and what lies beside it, the caches and the locks of ids are opened one folder at
+//! a time. Each must belong to the user who runs toolhost or to root, and only they may write it
+//! (except in a sticky folder such as /tmp); a link on the way is followed only where nobody else
+//! could have made it. What root makes in another user's folder is made with that user's rights
+//! (setfsuid(2)) and belongs to that user from the first moment.
 
 use nix::NixPath;
 use nix::errno::Errno;

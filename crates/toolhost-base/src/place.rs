@@ -3,6 +3,11 @@
 //!
 //! A place is found by going down the mount table as the kernel does, also for what does not exist
 //! yet. It is never stored, because it holds only until a mount changes.
+//!
+//! Where a file system takes several spellings of a name, scripts, requests and published files are
+//! spelt as their folder lists them. Not known is a second path that the mount table does not show:
+//! one network export mounted from two roots, the layers of an overlay, a FUSE mirror. What was
+//! written at a path that is not mounted any more is not known at the others.
 
 use super::lock;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};

@@ -4,6 +4,9 @@
 //! Done for every call. A path is opened without following any link; its device and inode go to the
 //! launcher, which refuses anything else at that path. A grant that cannot be enforced exactly
 //! refuses the call and names the fix.
+//!
+//! Under root a pattern opens what the owner of its folder may read. A file of another user that
+//! only that user may read must be named exactly.
 
 use super::inspect::{
     check_writable, explain, look, no_sockets, outside_repositories, refuse, specials, specials_at,

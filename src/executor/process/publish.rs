@@ -1,5 +1,8 @@
 //! Publishes staged files that match, after success, by temporary file and rename in the real
 //! folder.
+//!
+//! A host that is killed meanwhile can leave a `.toolhost-<uuid>`; the next publishing into that
+//! folder removes it once it is an hour old. Files that were renamed before stay.
 
 use super::spec::source_name;
 use crate::base::files::{self, names_in, open_at};

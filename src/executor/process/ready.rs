@@ -1,4 +1,9 @@
 //! Starts ready processes: scripts behind all layers, before their call.
+//!
+//! A process that was started before its call has every layer from its start, serves one call, and
+//! is used only where all that it was started for (`ReadyKey`) is equal when the call begins. It is
+//! made from the tool's decision, never from a call, so nothing of one caller is in what another
+//! gets: the files and variables of the call come with its input, to that one process.
 
 use super::pool::{Launchers, fault, resolve};
 use super::relay;

@@ -1,5 +1,9 @@
 //! One session: an interpreter behind all layers that runs the source text of one call after the
 //! other, and is stopped between them. What it sends is parsed as hostile.
+//!
+//! Earlier code of a session can disturb its later code, and can forge what the answers of its own
+//! session say; nothing else reads them. It calls only tools that the call which runs has named. A
+//! call that was cancelled, and whose cell is interrupted, keeps its slot until then.
 
 use super::call::Ready;
 use super::cells::{Order, Printed, Shown};

@@ -1,5 +1,8 @@
 //! The two pipes by which the code of a script calls other tools: its descriptors 3 and 4. What
 //! comes is parsed as hostile; each call goes up to the pipeline, which decides about it.
+//!
+//! Heads and payloads are bounded, and nothing is allocated before it arrives. The calls are the
+//! same caller's, within the grants of their parent.
 
 use crate::executor::frame::{self, FrameLimits};
 use crate::executor::{Ending, ToolSender};

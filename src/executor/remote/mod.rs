@@ -1,6 +1,12 @@
 //! Tools whose work a tool service elsewhere does, behind a broker.
 //!
 //! A request is sent once, and only to a queue that policy granted. No call delays others.
+//!
+//! A service is called only where a policy names it with its queues, over the broker that the
+//! configuration names for it. The caller's name goes along only where that policy says so. At most
+//! `outputBytes` of an answer are kept. The queues are the broker's: whoever may listen there reads
+//! every request and reply, and whoever may publish there and sees the `id` of a request can answer
+//! it.
 
 mod connection;
 

@@ -2,6 +2,9 @@
 //!
 //! The worker reports only what its guest asked for. The host checks the number and the lengths of
 //! its reports.
+//!
+//! The worker is not trusted: known words only, fifty texts of 512 bytes, escaped. A module that
+//! broke out of wasmtime could report refusals that never were, or hide some.
 
 use super::frame::{DenialKind, Refused, ToHost, WorkerMessage, invalid};
 use crate::base::{lock, text};

@@ -3,6 +3,13 @@
 //! Processes share one cache and compile a module one at a time. No module is held in memory. A
 //! module that exceeded a limit is not tried again for an hour, and one tool cannot occupy all
 //! compilers.
+//!
+//! One host at a time compiles a module, with two compilers, two more for modules that take longer
+//! than 2 s, and four readers, each for another tool. Compiling may take 256 MiB and 24 bytes for
+//! each byte of the module (at most 1 GiB, or `memoryBytes` where that is more), and 20 s of
+//! processor time and 5 s more for each MiB (at most 300 s); on a busy machine four times that by
+//! the clock, after which the call is a `TimeoutError` and may be made again. A module is at most
+//! 256 MiB, its text form 16 MiB. The compiled code takes at most 4 GiB of the cache.
 
 use super::compile::{
     self, Failure, MAX_CODE_BYTES, MAX_MODULE_BYTES, MAX_TEXT_BYTES, Module, ModuleRefusal, QUICK,

@@ -6,6 +6,15 @@
 //! process, `worker` runs each call in a fresh store. The host compiles and runs no module. A
 //! worker is not used again after a trap, a limit or a timeout, for another shape, or after a call
 //! that left anything in scratch.
+//!
+//! A worker serves another call only where its scratch is empty again and its grants are the same
+//! files as when it started (device and inode, looked at before each call). The times of its
+//! scratch are reset, and the ids of files that it sees are salted for each call.
+//!
+//! wasmtime's own sandbox is one layer more, not the promise. Where no host is granted the host
+//! functions refuse sockets and `wasi:http`, so that a module reads an error; else requests go
+//! through the worker's own network namespace to the relay. A module has no UDP socket: names are
+//! looked up for it.
 
 pub mod adapt;
 mod compile;

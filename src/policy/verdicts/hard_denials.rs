@@ -1,4 +1,12 @@
 //! Requests that no policy can grant, on any machine or on this one.
+//!
+//! A write tree contains none of these, and lies above none of them: a folder with a registered
+//! script, manifest or policy (broken ones too), an interpreter, packages, a file of this host, the
+//! source of a secret. A staged pattern counts as the names that it matches. Trees and files are
+//! compared by place (`base::place`), so a second path of a mounted folder opens nothing. In a live
+//! tree repositories and the settings of editors and agents are bound read-only, and no folder
+//! above one can be renamed. A repository that the call makes itself (a folder `.git` where none
+//! was) is not among them.
 
 use super::machine::{Machine, MachinePlaces, ReliedOn, files_of, runtimes};
 use crate::base::place::{Mounts, Place};

@@ -2,6 +2,10 @@
 //!
 //! Neither arguments nor secrets reach the disk. After its host ended, no call is reported as
 //! running.
+//!
+//! A call runs under the rights that its caller has when it runs, and only as the caller it was
+//! accepted for. Receipt, state and result are for that caller and operators. What the disk changed
+//! in a kept result is not noticed where it is JSON still.
 
 use super::jobs::{Callback, CallbackState, Delivery, Job, Open};
 use super::store::{Change, JobStore, StoredRows};

@@ -3,6 +3,11 @@
 //!
 //! Where the broker can keep a message it is acknowledged after its answer. The caller is the
 //! entry's, not the message's.
+//!
+//! Every call counts as the caller of its entry, no matter who published the request: the broker
+//! decides who may publish, and everybody who listens to the reply topic reads every reply. An
+//! entry serves only the tools that it names. Connections are encrypted unless the operator says
+//! otherwise.
 
 mod message;
 mod server;

@@ -2,6 +2,11 @@
 //!
 //! The caller is known, and memory is charged, before a body is read. A call ends with its client,
 //! unless it has a receipt.
+//!
+//! A wider address needs tokens or JWTs, and TLS or an explicit `--insecure`. Without tokens a
+//! connection is served only where the kernel says that its other end belongs to the user who runs
+//! the server. Host and Origin are checked before any handler, and what is not JSON with a known
+//! length is refused.
 
 mod artifacts;
 mod background;

@@ -1,6 +1,11 @@
 //! Questions to a client: a tool's questions (its call is repeated with the answers), and whether a
 //! person lets a call run. A newer client gets them as a result with a sealed state; an older one
 //! is asked while its request waits.
+//!
+//! A tool asks a client, its model or its person only where its manifest requires it and a policy
+//! grants it. The person reads which tool asks, and is never sent to a URL. The state between two
+//! runs is signed, not hidden, and sealed to tool, arguments and caller; it holds no secret.
+//! Answers of older clients hold no seal.
 
 use crate::base::semaphore::Permit;
 use crate::base::{lock, sha256_hex, text};

@@ -1,6 +1,11 @@
 //! Sessions: the state of an older client between its requests over HTTP, from `initialize` on.
 //! rmcp's manager runs them. This file keeps the user of each, its open requests, and the events of
 //! their responses, for clients whose connection broke.
+//!
+//! A session, its stream and its open requests belong to the caller who began it, and a bounded
+//! part of a stream is kept for a minute. A client that leaves, cancels or ends its session has its
+//! calls killed; an older client that can come back, ten seconds after it left. No request changes
+//! a manifest, document, policy or caller.
 
 use super::request::McpRequest;
 use crate::base::lock;

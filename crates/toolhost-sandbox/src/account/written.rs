@@ -3,6 +3,18 @@
 //! No quota of the kernel counts one call's files in a folder that others use too. So the files are
 //! counted while the call runs, whenever the free space of the file system changed, and once more
 //! after its end.
+//!
+//! A call can pass its limits by what the disk takes in 20 ms; for the rest of a longer count it is
+//! stopped. Space of files without a name is counted where a descriptor of the call shows it. While
+//! the call holds removed files that are mapped or run, or descriptors that were sent and not
+//! received, free space that fell by more than the limit and is not explained by two counts is the
+//! call's, although a neighbour may have taken it. What a WASI module writes to files without a
+//! name is not counted. What somebody else writes into the tree meanwhile is.
+//!
+//! The tool owns what it makes and sets modes. It can leave files that are marked executable
+//! (inside, nothing there can be executed) and files and folders that everybody may write; never
+//! set-id ones or device nodes. Published files are never writable by others, and have the access
+//! list of what they replace.
 
 use crate::account::held::scm_fds;
 use crate::account::processes::{self, ProcessSnapshot, files_of};

@@ -6,6 +6,10 @@
 //! does the death of its tool. A pause changes the clock only: the limits are looked at as in a call
 //! that runs. A timer of the kernel can still send SIGCONT. Whoever runs although it was seen stopped
 //! is seen by its state or its context switches, and ends the call.
+//!
+//! A look takes place every 20 ms while something runs, else every 40 ms (with many threads it
+//! takes at most a twentieth of a processor). System calls that were under way have 5 s, and count
+//! against the limits. Connections stay open.
 
 use crate::account::processes::threads_of_the_call;
 use crate::account::walk::Stopped;

@@ -3,6 +3,12 @@
 //! Real root (the whole range of ids mapped) lends each launcher one id of a pool, locked across
 //! toolhost processes. Any other user, mapped root included, has one id, and the tool gets that
 //! one. The tool always sees itself as uid 1000 of its own user namespace.
+//!
+//! In a user namespace ids that are not mapped all look like one overflow id (65534). It is never
+//! taken for this user or for root: neither at the other end of a connection, nor as the owner of a
+//! policy, a token, a secret, a configuration or a state file. The folders above those files,
+//! interpreters and other programs of the machine may belong to it, unless they lie in a folder
+//! where everybody may create files (/tmp).
 
 use crate::plan::{Plan, Step};
 use crate::protocol::{Identity, Problem};

@@ -3,6 +3,16 @@
 //!
 //! It also stops reopening a descriptor with more rights, TCP, signals to outside and abstract
 //! sockets, as far as this kernel's Landlock can.
+//!
+//! With the read-only view and the filter it keeps what is granted for reading as it is: a tool
+//! cannot write or truncate such a file, or change its owner, times, labels or the properties in
+//! its file system (encryption keys, flags, hints), and cannot requeue a program that waits on a
+//! futex in it. It can wait on such a futex and take advisory locks: files that other programs use
+//! as locks (LMDB's `lock.mdb`) are not to be granted.
+//!
+//! Landlock has no rule for a port that a call's own server got. So a call with sockets is left to
+//! its network namespace, which holds only the call and its relay, and to the relay, which checks
+//! each connection.
 
 use crate::plan::{Plan, Step};
 use ::landlock::{

@@ -3,6 +3,21 @@
 //!
 //! The cgroup (or the sampler) limits memory, CPU and processes of the call as a whole; these
 //! limits are the backstop.
+//!
+//! `openFiles`, `fileBytes`, locked memory and stack are limited for each process: together
+//! `processes` times as much.
+//!
+//! Some counts of the kernel are per user. All calls, sessions and ready processes of a host
+//! together have at most half of its user's epoll entries (`fs.epoll.max_user_watches`) and pending
+//! signals, each an equal part; a call with more entries ends as over `openFiles`. `openFiles` is
+//! at most half of the host's hard limit, so descriptors on their way through unix sockets (up to
+//! that and 253) leave the host its own; programs of the user with a lower limit cannot send any
+//! then. Full-size pipes (later ones get 8 KiB) and, up to the call's limit, processes are shared
+//! with the user's programs. What a user or the machine has few of is refused to all: inotify,
+//! asynchronous disk I/O (`io_setup`), huge pages.
+//!
+//! An ordinary user's host with a hard limit of 0 on core dumps (`ulimit -Hc`) cannot set the 1
+//! that keeps a handler behind a pipe from the memory of a tool that crashed (core(5)).
 
 use crate::plan::{Plan, Step};
 use crate::spec::Serves;

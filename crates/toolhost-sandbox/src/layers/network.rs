@@ -11,6 +11,12 @@
 //! 0.0.0.0, and for one that names its interface (IP_PKTINFO), the kernel applies no rules. So a
 //! call's own UDP sockets can reach one another, as its pipes can. They reach nothing else: nothing
 //! else is there.
+//!
+//! With cgroup v1 the buffers of TCP connections have a limit of their own, a quarter of
+//! `memoryBytes` and a page a socket, at which sending waits; v2 charges them as memory. A kernel
+//! that does not (`cgroup.memory=nosocket`) counts as having no groups. Charged to no call, or
+//! under sampling not seen: what 256 connections that wait to be accepted received, and what closed
+//! connections have still to send (64 KiB each).
 
 use crate::protocol::Problem;
 use nix::errno::Errno;

@@ -3,6 +3,20 @@
 //!
 //! Built once for each launcher, in its own mount namespace. Each granted path is opened once,
 //! compared with what the host resolved, and bound from the open descriptor.
+//!
+//! Paths are opened component by component (openat2(2)), and granted trees are inspected before the
+//! call: no link, `..` or mount leads out of a grant, and nothing is written through a hard link.
+//! Of a folder that is read, what is mounted below it is covered, and so is what lies underneath.
+//!
+//! Where a pattern matches more than 200 files their folder is shown, and everything else in it but
+//! links is covered when the call starts. A file that somebody puts there during the call is seen,
+//! whatever its name, and so is one that is renamed over a covered file.
+//!
+//! Of a grant below /tmp, /dev/shm or a staged folder a tool sees no pipes, sockets and devices: an
+//! empty file covers each that exists when the call starts. With a write grant below /tmp or
+//! /dev/shm a tool makes no links, pipes or sockets in its scratch (`check` says so). A pipe that
+//! is made there during a call can be written. The folders above a grant are read-only there, as
+//! elsewhere. Mount information shows the host's paths of what was granted.
 
 use crate::base_view::{
     DEVICE_LINKS, EMPTY_FOLDERS, HOST_NAME, MADE_ETC, PROC, SCRATCH, SYSTEM_ETC, SYSTEM_FOLDERS,

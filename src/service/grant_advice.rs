@@ -98,6 +98,8 @@ impl DenialContext<'_> {
     fn ways(&self, command: &str, manifest: Option<String>, policy: PolicyLines) -> String {
         let file = self.policy_file();
         let PolicyLines { table, line } = policy;
+        // A skill has no manifest: the policy alone says what it has.
+        let manifest = manifest.filter(|_| self.tool.manifest.skill().is_none());
         let manifest = manifest.map_or_else(String::new, |words| format!("{words}, and "));
         format!(
             "{command} writes it. By hand: {manifest}in {file}, on a line below its `[{table}]` (which \

@@ -6,6 +6,7 @@ pub mod approve;
 pub mod audit;
 pub mod call;
 pub mod check;
+pub mod completions;
 pub mod deps;
 pub mod diff;
 pub mod disable;
@@ -16,6 +17,7 @@ pub mod host;
 pub mod init;
 pub mod list;
 pub mod log;
+pub mod man;
 pub mod mcp;
 pub mod new;
 pub mod operate;
@@ -39,7 +41,7 @@ use crate::base::text;
 use crate::executor::process::settle;
 use crate::sandbox::limits;
 use crate::service::runlog;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use refusal::{Exit, Refusal};
 use settings::{Flags, Settings};
 use std::process::ExitCode;
@@ -120,6 +122,11 @@ enum Verb {
     Doctor(doctor::Args),
     /// Print the JSON Schema of manifests, policies or callers.policy.toml
     Schema(schema::Args),
+    /// Print what a shell sources to complete this command line
+    Completions(completions::Args),
+    /// Print the manual page, or write one for each verb into a folder
+    #[command(hide = true)]
+    Man(man::Args),
 }
 
 /// Runs the command line of this process.
@@ -247,5 +254,7 @@ fn run(mut cli: Cli) -> anyhow::Result<ExitCode> {
         Verb::Trustgraph(args) => trustgraph::run(&settings, args),
         Verb::Doctor(args) => doctor::run(&settings, &args),
         Verb::Schema(args) => schema::run(args),
+        Verb::Completions(args) => completions::run(Cli::command(), &args),
+        Verb::Man(args) => man::run(Cli::command(), &args),
     }
 }

@@ -5,6 +5,7 @@ mod allow;
 mod audit;
 mod call;
 mod check;
+mod completions;
 mod diff;
 mod draft;
 mod edit;

@@ -6,7 +6,7 @@
 
 use super::refusal::Exit;
 use super::settings::Settings;
-use super::{audit, host, process, words};
+use super::{attacks, audit, host, process, words};
 use crate::executor::process::{LauncherError, Launchers, examine, settle};
 #[cfg(feature = "wasi")]
 use crate::executor::wasm;
@@ -54,9 +54,12 @@ pub struct Args {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// Show every layer, attempt and setting, too
+    /// Show every layer, attempt and setting, too; with `--attacks` every probe
     #[arg(long)]
     pub all: bool,
+    /// Try the shipped probes on this machine, each with its control, and show which were held
+    #[arg(long)]
+    pub attacks: bool,
 }
 
 /// What is shown without `--all`, where every layer works.
@@ -65,6 +68,9 @@ const SHORT: [&str; 6] = [
 ];
 
 pub fn run(settings: &Settings, args: &Args) -> anyhow::Result<ExitCode> {
+    if args.attacks {
+        return attacks::run(settings, args.json, args.all);
+    }
     let launchers = Arc::new(host::launchers(settings)?);
     let runtime = process::runtime()?;
     let (report, exit) = runtime.block_on(report(settings, &launchers));

@@ -3,6 +3,7 @@
 pub mod act;
 pub mod allow;
 pub mod approve;
+mod attacks;
 pub mod audit;
 pub mod call;
 pub mod check;

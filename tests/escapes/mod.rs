@@ -1,11 +1,13 @@
 //! Escapes as data, judged from outside, each with a control in which the same probe succeeds.
 //!
-//! Probes that can share one confinement share one call (`probes.toml`); what ends a call, or needs
-//! one of its own, stands in `calls.toml`; what both engines must refuse alike, in `tests/engines`.
+//! Probes that can share one confinement share one call (`probes.toml`, and `scoreboard/probes.json`,
+//! which ships); what ends a call, or needs one of its own, stands in `calls.toml`; what both engines
+//! must refuse alike, in `tests/engines`.
 //! When root, everything runs again as an ordinary user and as root of a user namespace, from a
 //! world-readable copy.
 
 use crate::prelude::*;
+mod attacks;
 mod calls;
 mod held;
 mod init;
@@ -19,7 +21,7 @@ mod staggered;
 mod warm;
 mod written;
 
-use probe::{PROBES, Row};
+use probe::{PROBES, Row, SHIPPED};
 
 /// As `fits`, but of an error the message alone counts: a script can write into its details and
 /// standard error.
@@ -31,7 +33,7 @@ fn ends(wanted: &str, ended: &Ended) -> Result<(), String> {
     fits(wanted, ended)
 }
 
-const PROBES_PY: &str = include_str!("probes.py");
+const PROBES_PY: &str = include_str!("../../scoreboard/probes.py");
 const PROBES_JS: &str = include_str!("probes.js");
 /// Layers that are set up otherwise for root of a user namespace.
 pub const AGAIN: [&str; 3] = ["identity", "view", "seccomp"];
@@ -46,7 +48,7 @@ fn every_row() -> impl Iterator<Item = &'static Row> {
         .iter()
         .chain(&PROBES.node)
         .chain(&PROBES.kernel)
-        .chain(&PROBES.granted_sockets)
+        .chain(&SHIPPED.shared)
 }
 
 /// The name, the layer and the promises of everything that is tried.
@@ -60,7 +62,14 @@ fn everything() -> Vec<[&'static str; 3]> {
         .tests
         .iter()
         .map(|test| [&*test.name, &test.layer, &test.promises]);
-    rows.chain(calls).chain(cases).chain(tests).collect()
+    let alone = SHIPPED.alone.iter().map(|probe| {
+        ["name", "layer", "promises"].map(|part| probe[part].as_str().expect("a text"))
+    });
+    rows.chain(calls)
+        .chain(cases)
+        .chain(tests)
+        .chain(alone)
+        .collect()
 }
 
 #[test]
@@ -198,6 +207,12 @@ fn unlayered(playground: &Playground, tool: &str, input: &str) -> Ended {
     finish(command, input.as_bytes())
 }
 
+/// What the tool with grants tries: what ships, and the rest.
+fn file_rows() -> Vec<Row> {
+    let all = PROBES.files.iter().chain(&SHIPPED.shared);
+    all.cloned().collect()
+}
+
 /// As mapped root only what such a host does otherwise is tried again.
 fn rows(who: Who, rows: &[Row]) -> Vec<Row> {
     let again = |row: &&Row| who != Who::MappedRoot || AGAIN.contains(&row.layer.as_str());
@@ -210,12 +225,7 @@ fn probes(who: Who, below: &str, recorded: bool) {
     }
     let mut playground = world(who, below, recorded);
     let _beside = Beside(PathBuf::from(format!("{}-tmp", playground.base.display())));
-    let mut wrong = attack(&mut playground, "files", &rows(who, &PROBES.files));
-    wrong.extend(attack(
-        &mut playground,
-        "files",
-        &rows(who, &PROBES.granted_sockets),
-    ));
+    let mut wrong = attack(&mut playground, "files", &rows(who, &file_rows()));
     wrong.extend(attack(
         &mut playground,
         "kernel",
@@ -241,8 +251,7 @@ fn controls(who: Who) {
     }
     let mut wrong = Vec::new();
     for (tool, script, rows) in [
-        ("files", "main.py", &PROBES.files),
-        ("files", "main.py", &PROBES.granted_sockets),
+        ("files", "main.py", &file_rows()),
         ("kernel", "main.py", &PROBES.kernel),
         ("nodes", "main.js", &PROBES.node),
     ] {

@@ -11,9 +11,25 @@ pub struct Probes {
     pub files: Vec<Row>,
     pub node: Vec<Row>,
     pub kernel: Vec<Row>,
-    pub granted_sockets: Vec<Row>,
     pub tests: Vec<Attack>,
 }
+
+/// The probes that ship with the binary (`toolhost doctor --attacks`).
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Shipped {
+    /// What the file says of itself.
+    #[serde(rename = "about")]
+    _about: Vec<String>,
+    pub shared: Vec<Row>,
+    /// Those that are tried there only.
+    pub alone: Vec<Value>,
+}
+
+pub static SHIPPED: LazyLock<Shipped> = LazyLock::new(|| {
+    serde_json::from_str(include_str!("../../scoreboard/probes.json"))
+        .unwrap_or_else(|e| panic!("probes.json: {e}"))
+});
 
 /// The attack of a separate test: the layer that it attacks, and the promises.
 #[derive(Deserialize)]

@@ -2,6 +2,7 @@
 
 Runs twice: inside a call (the real question), and outside, where it must succeed (the control).
 In: {"probes": [{"name", "do", "args"}]} on stdin. Out: {name: word}. Each probe runs in a child of its own.
+`shows`: what a probe read stands behind its word. Of a probe, `began`: a file to make first; `seconds`: how long it may take.
 """
 import ctypes
 import errno
@@ -18,6 +19,9 @@ import time
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 LIBC.syscall.restype = ctypes.c_long
+LIBC.shmat.restype = ctypes.c_void_p
+# What the probe of this process read.
+SHOWN = []
 
 
 def word(error):
@@ -38,7 +42,7 @@ def call(number, *args):
 
 def read(path):
     with open(path, "rb") as f:
-        f.read(64)
+        SHOWN.append(f.read(4096))
 
 
 def listing(path):
@@ -591,6 +595,116 @@ def memory_of(pid):
     os.close(os.open("/proc/%d/mem" % pid, os.O_RDWR))
 
 
+def arguments_in_sight():
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open("/proc/%s/cmdline" % pid, "rb") as f:
+                SHOWN.append(f.read(4096))
+        except OSError:  # it ended just now, or is hidden
+            pass
+
+
+def lower_limit_of(pid):
+    """RLIMIT_NOFILE of a process, both its limits one lower."""
+    old = (ctypes.c_uint64 * 2)()
+    call(302, pid, 7, 0, ctypes.byref(old))
+    new = (ctypes.c_uint64 * 2)(old[0] - 1, old[1] - 1)
+    call(302, pid, 7, ctypes.byref(new), 0)
+
+
+def one_cpu(pid):
+    os.sched_setaffinity(pid, [min(os.sched_getaffinity(pid))])
+
+
+def stays(started):
+    """A process of a session of its own, whose parent ends, and that holds nothing open."""
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            for number in range(64):
+                try:
+                    os.close(number)
+                except OSError:
+                    pass
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            os.close(os.open(started, os.O_WRONLY | os.O_CREAT, 0o644))
+            time.sleep(60)
+        os._exit(0)
+    for _ in range(100):
+        if os.path.exists(started):
+            return
+        time.sleep(0.02)
+    return "unseen"
+
+
+def stays_and_waits(started):
+    stays(started)
+    time.sleep(30)
+
+
+def sleeps(seconds):
+    time.sleep(seconds)
+
+
+# More than a limit lets it have, all at once. Who has it says its word backwards: it did not come in so.
+
+def reached(goal):
+    time.sleep(1)
+    return "ok:" + goal[::-1]
+
+
+def fill_memory(processes, mib, goal):
+    held, filled = os.pipe(), []
+    for _ in range(processes - 1):
+        filled.append(os.fork())
+        if filled[-1] == 0:
+            own = b"x" * (mib << 20)
+            os.write(held[1], b"x")
+            time.sleep(20)
+            os._exit(0 if own else 1)
+    own = b"x" * (mib << 20)
+    for _ in filled:
+        os.read(held[0], 1)
+    answer = reached(goal) if own else None
+    for pid in filled:
+        os.kill(pid, signal.SIGKILL)
+    return answer
+
+
+def fill_file(path, mib, goal):
+    with open(path, "wb", 0) as f:
+        os.unlink(path)
+        for _ in range(mib):
+            f.write(b"x" * (1 << 20))
+        return reached(goal)
+
+
+def many_processes(number, goal):
+    pids = []
+    try:
+        for _ in range(number):
+            pids.append(os.fork())
+            if pids[-1] == 0:
+                time.sleep(20)
+                os._exit(0)
+        return reached(goal)
+    finally:
+        if 0 not in pids:
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
+
+
+def many_threads(number, goal):
+    import threading
+    threading.stack_size(1 << 16)
+    try:
+        for _ in range(number):
+            threading.Thread(target=time.sleep, args=(20,), daemon=True).start()
+    except RuntimeError:  # it says no errno
+        return "EAGAIN"
+    return reached(goal)
+
+
 # What this process is.
 
 def status(field):
@@ -764,6 +878,26 @@ def map_uid():
         f.write("0 0 1")
 
 
+def read_segment(number):
+    """Shared memory that somebody else made."""
+    ctypes.set_errno(0)
+    place = LIBC.shmat(number, None, 0o10000)
+    if place == ctypes.c_void_p(-1).value:
+        raise OSError(ctypes.get_errno(), "")
+    SHOWN.append(ctypes.string_at(place, 64))
+
+
+def read_key(name):
+    text = ctypes.create_string_buffer(64)
+    number = call(249, b"user", name.encode(), 0, 0)
+    call(250, 11, number, text, 64)
+    SHOWN.append(text.raw)
+
+
+def read_descriptor(number):
+    SHOWN.append(os.pread(number, 64, 0))
+
+
 def shared_memory():
     call(29, 0x7001, 4096, 0o1600)
 
@@ -818,6 +952,7 @@ def lower_then_raise(which):
 # The harness.
 
 PIPES = set()
+SHOWS = False
 
 
 def attempt(probe, out):
@@ -829,11 +964,14 @@ def attempt(probe, out):
         answer = "EPERM" if "limit" in str(e) else "broken: %s" % e
     except Exception as e:  # a broken probe must be seen as one
         answer = "broken: %s: %s" % (type(e).__name__, e)
-    os.write(out, answer.encode()[:2000])
+    # A pipe holds as much whether somebody reads or not.
+    os.write(out, answer.encode()[:2000] + b"".join(SHOWN)[:60000] * SHOWS)
     os._exit(0)
 
 
 def run(probe):
+    if "began" in probe:
+        os.close(os.open(probe["began"], os.O_WRONLY | os.O_CREAT, 0o644))
     ours, theirs = os.pipe()
     PIPES.update((os.readlink("/proc/self/fd/%d" % ours),))
     pid = os.fork()
@@ -841,9 +979,9 @@ def run(probe):
         attempt(probe, theirs)
     os.close(theirs)
     answer = b""
-    ready, _, _ = select.select([ours], [], [], 6)
+    ready, _, _ = select.select([ours], [], [], probe.get("seconds", 6))
     if ready:
-        answer = os.read(ours, 4096)
+        answer = os.read(ours, 1 << 16)
     else:
         os.kill(pid, signal.SIGKILL)
         answer = b"hangs"
@@ -857,4 +995,5 @@ def run(probe):
 if __name__ == "__main__":
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     asked = json.load(sys.stdin)
+    SHOWS = asked.get("shows", False)
     print(json.dumps({probe["name"]: run(probe) for probe in asked["probes"]}))

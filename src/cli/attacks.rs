@@ -6,7 +6,7 @@
 
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
-use super::{host, words};
+use super::{host, terminal, words};
 use crate::manifest::Language;
 use crate::policy;
 use serde_json::{Value, json};
@@ -74,6 +74,7 @@ fn verdicts(settings: &Settings, given: &Value) -> anyhow::Result<Vec<Value>> {
         .flat_map(|output| BufReader::new(output).lines())
     {
         told.push(serde_json::from_str::<Value>(&line?)?);
+        terminal::progress(&format!("{} probes judged", told.len()));
     }
     let ended = judge.wait()?;
     if !ended.success() {

@@ -5,7 +5,7 @@
 use super::parts::{self, Files};
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
-use super::{files, host, process, words};
+use super::{files, host, process, terminal, words};
 use crate::base::text::{self, printable};
 use crate::executor::{Denial, ToolAnswer};
 use crate::fault::{Fault, Kind};
@@ -28,6 +28,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 /// Largest input that is read, bytes; the tool's own limit is smaller.
@@ -38,6 +39,8 @@ const SILENCE_MS: u16 = 1000;
 const BRINGS: &str = "file=@";
 /// Most requests that stand before what was refused.
 const MAX_LEADING: usize = 5;
+/// How often a terminal is shown that a call still runs.
+const TICK: Duration = Duration::from_secs(1);
 /// Lines of a log that may wait to be shown.
 const LINES: usize = 64;
 
@@ -189,6 +192,8 @@ async fn shown_live(
         return (report, Vec::new());
     }
     let (sink, mut events) = Sink::new(LINES);
+    let (tool, began) = (request.tool.clone(), Instant::now());
+    terminal::begin();
     fn show(name: &str, line: &str) {
         let mut out = String::new();
         words::line(&mut out, name, line);
@@ -196,7 +201,15 @@ async fn shown_live(
     }
     let lines = async {
         let mut live = Vec::new();
-        while let Some(event) = events.recv().await {
+        loop {
+            let event = match tokio::time::timeout(TICK, events.recv()).await {
+                Ok(Some(event)) => event,
+                Ok(None) => break,
+                Err(_) => {
+                    terminal::still(&format!("{tool}: {} s", began.elapsed().as_secs()));
+                    continue;
+                }
+            };
             match event {
                 Event::Log(line) if verbose => {
                     show("log", &line);
@@ -210,7 +223,10 @@ async fn shown_live(
                     ));
                     live.push(line);
                 }
-                Event::Preparing(line) => words::note(&format!("toolhost: {line}")),
+                Event::Preparing(line) if verbose => words::note(&format!("toolhost: {line}")),
+                Event::Preparing(line) => {
+                    terminal::progress(&line);
+                }
                 Event::Progress(told) => {
                     words::note(&format!("toolhost: {}", words::progress(&told)))
                 }
@@ -219,7 +235,9 @@ async fn shown_live(
         }
         live
     };
-    tokio::join!(service.call_unless(request, sink, over), lines)
+    let ended = tokio::join!(service.call_unless(request, sink, over), lines);
+    terminal::end_progress();
+    ended
 }
 
 fn exit_interrupted(args: &Args, report: &Report, signal: ExitCode) -> ExitCode {

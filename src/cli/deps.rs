@@ -4,7 +4,7 @@
 
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
-use super::{host, words};
+use super::{host, terminal, words};
 use crate::base::text::{self, printable};
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
@@ -15,7 +15,7 @@ use crate::service::Service;
 use crate::service::packages::{self, Need};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
-use std::io::{self, IsTerminal, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -263,19 +263,8 @@ fn of_all<T>(
     Ok((all, worst))
 }
 
-/// A line of progress on a terminal, written over by the next one.
-fn progress(line: &str) {
-    let mut err = io::stderr().lock();
-    if err.is_terminal() {
-        let _ = write!(err, "\r\x1b[K{}\r", text::head(&printable(line), 100));
-    }
-}
-
-fn progress_ends() {
-    let mut err = io::stderr().lock();
-    if err.is_terminal() {
-        let _ = write!(err, "\r\x1b[K");
-    }
+fn show_progress(line: &str) {
+    terminal::progress(line);
 }
 
 /// What is to be locked, and the file that a policy names for it.
@@ -315,8 +304,8 @@ async fn lock(
         );
         return Err(Refusal::new(Exit::Caller, why));
     }
-    let resolved = service.packages.lock(&need, &progress).await;
-    progress_ends();
+    let resolved = service.packages.lock(&need, &show_progress).await;
+    terminal::end_progress();
     let resolved = resolved?;
     let folder = need
         .wanted
@@ -397,13 +386,18 @@ async fn build(service: &Service, tool: Option<&str>) -> Result<VerbOutput, Refu
     let (needs, mut worst) = needs(service, tool)?;
     let mut built = Vec::new();
     let mut lines = Vec::new();
-    for need in needs {
+    let all = needs.len();
+    for (at, need) in needs.into_iter().enumerate() {
         let name = need.tool.clone();
+        let head = format!("[{}/{all}] packages of {name}", at + 1);
+        words::step(&head);
         let ready = service
             .packages
-            .ready(need, Duration::MAX, |line| progress(&line))
+            .ready(need, Duration::MAX, |line| {
+                terminal::progress(&format!("{head}: {line}"));
+            })
             .await;
-        progress_ends();
+        terminal::end_progress();
         match ready {
             Ok(ready) => {
                 let state = if ready.built {

@@ -2,7 +2,7 @@
 
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
-use super::{host, words};
+use super::{host, terminal, words};
 use crate::base::text::{head, json as json_text, path, printable};
 use crate::manifest::Handler;
 use crate::service::audit::UsageByTool;
@@ -62,7 +62,7 @@ pub struct PromptArgs {
     pub tags: Vec<String>,
 }
 
-/// Widest description in the table, characters.
+/// Widest description in a table that no terminal shows, characters.
 const MAX_DESCRIPTION_CHARS: usize = 60;
 
 pub fn prompt(
@@ -305,7 +305,7 @@ fn row(tool: &registry::Tool, needs: &[Need]) -> Value {
         "tool": tool.manifest.id,
         "version": head(&tool.manifest.version.to_string(), 20),
         "source": head(&tool.source, 20),
-        "description": head(first, MAX_DESCRIPTION_CHARS),
+        "description": head(first, terminal::columns().unwrap_or(MAX_DESCRIPTION_CHARS)),
         "unavailable": needs.iter().map(Need::text).collect::<Vec<_>>(),
         "runs": runs,
     })

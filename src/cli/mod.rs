@@ -32,6 +32,7 @@ pub mod serve;
 pub mod settings;
 pub mod skills;
 pub mod sources;
+mod terminal;
 pub mod test;
 pub mod token;
 pub mod trustgraph;

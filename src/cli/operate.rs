@@ -5,6 +5,7 @@ use super::{remote, words};
 use crate::base::text::printable;
 use crate::service::Question;
 use http::Method;
+use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use std::process::ExitCode;
 
@@ -63,6 +64,13 @@ pub struct StatusArgs {
     pub json: bool,
 }
 
+/// When something began, as people read it: `2m 3s ago`.
+fn age(began: &Value) -> Value {
+    let began = began.as_str().and_then(|it| it.parse::<Timestamp>().ok());
+    let age = began.map(|began| Timestamp::now().duration_since(began).as_secs());
+    json!(age.map(|seconds| format!("{:#} ago", SignedDuration::from_secs(seconds))))
+}
+
 /// Prints an answer: JSON for a program, else its text.
 fn show(answer: &Value, json: bool, text: impl FnOnce() -> String) -> anyhow::Result<ExitCode> {
     words::answer(answer, json, text);
@@ -73,12 +81,15 @@ pub fn ps(args: &PsArgs) -> anyhow::Result<ExitCode> {
     let answer = args.server.ask(Method::GET, "/v1/calls", None, "calls")?;
     let mut calls = answer["calls"].as_array().cloned().unwrap_or_default();
     calls.retain(|call| args.all || call["phase"] != "ended");
-    let ready = answer["ready"].as_array().cloned().unwrap_or_default();
+    let mut ready = answer["ready"].as_array().cloned().unwrap_or_default();
     let sessions = answer["sessions"].as_array().cloned().unwrap_or_default();
     show(
         &json!([calls.as_slice(), &sessions, &ready].concat()),
         args.json,
         || {
+            for row in calls.iter_mut().chain(&mut ready) {
+                row["began"] = age(&row["began"]);
+            }
             let mut text = if calls.is_empty() {
                 "No call runs.".to_owned()
             } else {

@@ -3,7 +3,7 @@
 
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
-use super::{call, host, words};
+use super::{call, host, terminal, words};
 use crate::base::json::Text;
 use crate::base::text;
 use crate::manifest::Example;
@@ -92,6 +92,7 @@ fn choose_tools(service: &Service, args: &Args) -> anyhow::Result<Vec<Arc<regist
 
 async fn examples(service: &Arc<Service>, tools: &[Arc<registry::Tool>], args: &Args) -> Count {
     let mut count = Count::default();
+    let all: usize = tools.iter().map(|it| it.manifest.examples.len()).sum();
     for tool in tools {
         if tool.manifest.client_tool().is_some() {
             let reference = tool.reference();
@@ -114,6 +115,8 @@ async fn examples(service: &Arc<Service>, tools: &[Arc<registry::Tool>], args: &
         }
         for example in &tool.manifest.examples {
             let what = text::printable(&format!("{}: {}", tool.reference(), example.description));
+            let tried = count.passed + count.failed;
+            terminal::progress(&format!("[{}/{all}] {what}", tried + 1));
             match try_example(service, tool, example, args.verbose).await {
                 Ok(()) => {
                     words::say(&format!("ok   {what}"));

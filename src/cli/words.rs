@@ -3,6 +3,7 @@
 //! Control characters are escaped. If an answer cannot be written, the process fails.
 
 use super::settings::Flags;
+use super::terminal;
 use crate::base::json::Indented;
 use crate::base::text;
 use crate::executor::Progress;
@@ -20,8 +21,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Longest object, and longest line of words, in a report, bytes.
 const MAX_LINE_BYTES: usize = 100;
-/// Widest column of a table, characters.
+/// Widest column of a table that no terminal shows, characters.
 const MAX_COLUMN_CHARS: usize = 56;
+/// A terminal's table is made no narrower than columns of this, characters.
+const MIN_COLUMN_CHARS: usize = 8;
+/// Columns that are whole also where a table does not fit: people copy what is in them.
+const WHOLE_COLUMNS: [&str; 2] = ["call", "id"];
 
 /// A write to standard output has failed.
 static LOST: AtomicBool = AtomicBool::new(false);
@@ -82,7 +87,14 @@ pub fn note(lines: &str) {
     tell("INFO", lines);
 }
 
-/// The same for an error.
+/// Says which step of some begins that may take long: on a terminal in one line, which the next replaces.
+pub fn step(line: &str) {
+    if !terminal::progress(line) {
+        note(line);
+    }
+}
+
+/// The same as `note` for an error.
 pub fn fail(lines: &str) {
     tell("ERROR", lines);
 }
@@ -98,6 +110,7 @@ pub fn waits_for(what: &str) {
 
 fn tell(level: &str, lines: &str) {
     let lines = text::printable_block(&with_settings(lines));
+    terminal::end_progress();
     if !runlog::say(level, &lines) {
         let _ = writeln!(io::stderr().lock(), "{lines}");
     }
@@ -136,23 +149,36 @@ pub fn show(text: &[u8]) {
 
 /// The same in pieces, for a report that is too large to be held at once.
 pub fn stream(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) {
-    let mut out = Plain(io::BufWriter::new(io::stdout().lock()));
+    terminal::end_progress();
+    let mut out = Plain {
+        out: io::BufWriter::new(io::stdout().lock()),
+        has_colors: terminal::has_colors(),
+    };
     note_write_failure(write(&mut out).and_then(|()| out.flush()));
 }
 
-/// Escapes whatever a terminal would obey; text that is escaped already stays as it is. Each piece
-/// must hold whole characters.
-struct Plain<W: Write>(W);
+/// Escapes whatever a terminal would obey; text that is escaped already stays as it is. Then it
+/// colours status words, where there are colours. Each piece must hold whole characters.
+struct Plain<W: Write> {
+    out: W,
+    has_colors: bool,
+}
 
 impl<W: Write> Write for Plain<W> {
     fn write(&mut self, piece: &[u8]) -> io::Result<usize> {
-        self.0
-            .write_all(text::printable_block(&String::from_utf8_lossy(piece)).as_bytes())?;
+        let plain = text::printable_block(&String::from_utf8_lossy(piece));
+        if self.has_colors {
+            for line in plain.split_inclusive('\n') {
+                self.out.write_all(terminal::colored(line).as_bytes())?;
+            }
+        } else {
+            self.out.write_all(plain.as_bytes())?;
+        }
         Ok(piece.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.0.flush()
+        self.out.flush()
     }
 }
 
@@ -232,8 +258,9 @@ pub fn render(report: &Value, tables: &[Table]) -> String {
     out
 }
 
-/// Rows under their headings: a column is `member` or `member=heading`. A cell longer than
-/// `MAX_COLUMN_CHARS` pushes the rest of its row to the right.
+/// Rows under their headings: a column is `member` or `member=heading`. On a terminal, cells are cut
+/// so that each row fits; elsewhere one longer than `MAX_COLUMN_CHARS` pushes the rest of its row to
+/// the right.
 pub fn table(rows: &[Value], columns: &[&str], below: &[&str]) -> String {
     let columns = columns
         .iter()
@@ -241,6 +268,7 @@ pub fn table(rows: &[Value], columns: &[&str], below: &[&str]) -> String {
     let columns: Vec<(&str, String)> = columns
         .map(|(name, heading)| (name, title(heading).to_uppercase()))
         .collect();
+    let room = terminal::columns();
     let heads = columns.iter().map(|(_, heading)| heading.clone()).collect();
     let cells = |row: &Value| {
         columns
@@ -255,17 +283,26 @@ pub fn table(rows: &[Value], columns: &[&str], below: &[&str]) -> String {
         cells
             .iter()
             .map(|row| row[column].chars().count())
-            .filter(|wide| *wide <= MAX_COLUMN_CHARS)
+            .filter(|wide| room.is_some() || *wide <= MAX_COLUMN_CHARS)
             .max()
             .unwrap_or(0)
     };
-    let widths: Vec<usize> = (0..columns.len()).map(width).collect();
+    let mut widths: Vec<usize> = (0..columns.len()).map(width).collect();
+    if let Some(room) = room {
+        let names: Vec<&str> = columns.iter().map(|(name, _)| *name).collect();
+        fit(&mut widths, &names, room);
+    }
     let mut out = String::new();
     for (at, row) in cells.iter().enumerate() {
         let line: String = row
             .iter()
             .zip(&widths)
-            .map(|(cell, width)| format!("  {cell:width$}"))
+            .map(
+                |(cell, width)| match cell.chars().count() > *width && room.is_some() {
+                    true => format!("  {}", text::head(cell, width - 1)),
+                    false => format!("  {cell:width$}"),
+                },
+            )
             .collect();
         out.push_str(&format!("{}\n", line.trim_end()));
         let row = at.checked_sub(1).map_or(&Value::Null, |at| &rows[at]);
@@ -283,6 +320,20 @@ pub fn table(rows: &[Value], columns: &[&str], below: &[&str]) -> String {
         }
     }
     out
+}
+
+/// Makes the widest columns narrower until a row fits, each with the gap before it.
+fn fit(widths: &mut [usize], names: &[&str], room: usize) {
+    while widths.iter().sum::<usize>() + 2 * widths.len() > room {
+        let cells = widths.iter_mut().zip(names);
+        let widest = cells
+            .filter(|(width, name)| **width > MIN_COLUMN_CHARS && !WHOLE_COLUMNS.contains(name))
+            .max_by_key(|(width, _)| **width);
+        match widest {
+            Some((width, _)) => *width -= 1,
+            None => break,
+        }
+    }
 }
 
 /// A field of a report; several lines for a list, and for an object that would be wide.

@@ -12,3 +12,4 @@ mod edit;
 mod hostile;
 mod mcp_install;
 mod new;
+mod terminal;

@@ -40,5 +40,5 @@ pub use reenter::{Role, reenter, role_name};
 pub use spec::{Access, Executable, Mount, Program, Serves, Spec, Stage, StagedFolder};
 pub use sys::{
     ACCESS_LIST, copy_access_list, errno, fstat, ignore_sigxfsz, landlock_abi, lstat,
-    output_was_closed, pidfd_open, reset_sigchld, untaken_bytes,
+    output_was_closed, pidfd_open, reset_sigchld, terminal_columns, untaken_bytes,
 };

@@ -143,6 +143,19 @@ pub fn untaken_bytes(fd: BorrowedFd, request: libc::Ioctl) -> libc::c_int {
     if done < 0 { 0 } else { bytes }
 }
 
+/// The columns of a terminal. None: it is something else, or does not say.
+pub fn terminal_columns(fd: BorrowedFd) -> Option<usize> {
+    let mut size = libc::winsize {
+        ws_row: 0,
+        ws_col: 0,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    // SAFETY: the request writes one winsize.
+    let done = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCGWINSZ, &raw mut size) };
+    (done == 0 && size.ws_col > 0).then_some(size.ws_col.into())
+}
+
 /// What wait4(2) reports of a child.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ExitReport {

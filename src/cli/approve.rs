@@ -9,6 +9,7 @@ use crate::base::text::{self, printable};
 use crate::manifest::Selector;
 use crate::policy::{self, APPROVALS_FILE, ApprovalRecord, ToolNow};
 use crate::registry::{Filter, Tool};
+use crate::service::tool_approval::{Between, Change, Moment, is_builtin};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -108,10 +109,6 @@ pub(super) fn forget(settings: &Settings, tool: &str) -> anyhow::Result<()> {
     }
 }
 
-fn is_builtin(tool: &Tool) -> bool {
-    tool.site.manifest.as_os_str().is_empty()
-}
-
 fn refused(why: impl std::fmt::Display) -> Refusal {
     Refusal::new(Exit::Caller, format!("{why}; nothing was written"))
 }
@@ -162,22 +159,17 @@ impl Approving<'_> {
         of_set.filter(|tool| !is_builtin(tool) && tool.manifest.mcp_tool().is_none())
     }
 
-    /// What the tool is now. The error says why it cannot be approved.
-    fn look(&self, tool: &Tool) -> Result<ToolNow, String> {
-        let policies = &self.known.policies;
-        // An alias has a definition of its own, and nothing else.
-        let decision = match tool.manifest.alias() {
-            Some(_) => policy::decide(&tool.manifest, &tool.site, policies, &self.known.machine),
-            None => self.known.decide(tool),
-        };
-        ToolNow::new(&decision, &tool.manifest, &tool.site, policies)
+    fn moment(&self) -> Moment<'_> {
+        Moment {
+            snapshot: &self.known.snapshot,
+            policies: &self.known.policies,
+            machine: &self.known.machine,
+        }
     }
 
-    /// The newest record of the tool, in whatever version.
-    fn last(&self, tool: &Tool) -> Option<&ApprovalRecord> {
-        let all = self.known.policies.approvals.list.iter();
-        let of_id = all.filter(|record| record.is_of(&tool.manifest.id));
-        of_id.max_by_key(|record| &record.at)
+    /// What the tool is now. The error says why it cannot be approved.
+    fn look(&self, tool: &Tool) -> Result<ToolNow, String> {
+        self.moment().look(tool)
     }
 
     /// Prints what the tool may do, and how it differs from what was approved last.
@@ -207,30 +199,29 @@ impl Approving<'_> {
     }
 
     fn change(&self, tool: &Tool, now: &ToolNow) -> String {
-        let pin = now.digests.pin();
-        if now.differs_from_pin(&tool.manifest) {
-            return format!(
-                "  Its manifest names another digest; if you agree, let it name {pin}\n"
-            );
+        match self.moment().change(tool, now) {
+            Change::OtherPin => {
+                let pin = now.digests.pin();
+                format!("  Its manifest names another digest; if you agree, let it name {pin}\n")
+            }
+            Change::NoRecord => "  No approval of it is in force here.\n".to_owned(),
+            Change::Unchanged { record } => format!("  It is as it was approved {record}\n"),
+            Change::Changed {
+                record,
+                parts,
+                between,
+            } => {
+                let parts = parts.join(", ");
+                let between = between.as_ref().map_or_else(
+                    || {
+                        "  This host does not have what was approved, only its digests.\n"
+                            .to_owned()
+                    },
+                    text_of,
+                );
+                format!("  Changed since it was approved {record}: {parts}\n{between}")
+            }
         }
-        let Some(record) = self.last(tool) else {
-            return "  No approval of it is in force here.\n".to_owned();
-        };
-        let changed = record.digests.changed(&now.digests);
-        if changed.is_empty() {
-            return format!("  It is as it was approved {}\n", record.text());
-        }
-        let parts = changed.join(", ");
-        let folders = self.known.policies.code.as_ref();
-        let before = folders.and_then(|folders| folders.recall(record));
-        let between = before.map_or_else(
-            || "  This host does not have what was approved, only its digests.\n".to_owned(),
-            |before| between(&tool.reference(), &before, &now.details),
-        );
-        format!(
-            "  Changed since it was approved {}: {parts}\n{between}",
-            record.text()
-        )
     }
 
     /// Records what was shown, if the person agrees and it is the same still.
@@ -489,44 +480,27 @@ impl Approving<'_> {
 }
 
 /// What is new, what is gone, and which files and words of the manifest changed.
-fn between(tool: &str, before: &Value, now: &Value) -> String {
-    let new = policy::newly(&before["grants"], &now["grants"]);
-    let gone = policy::newly(&now["grants"], &before["grants"]);
+fn text_of(between: &Between) -> String {
+    let Between {
+        new,
+        gone,
+        parts,
+        manifest,
+    } = between;
     let mut lines: Vec<String> = new.iter().map(|it| format!("new: {it}")).collect();
     if new.is_empty() {
         lines.push("No grant, limit or capability is new.".to_owned());
     }
     lines.extend(gone.iter().map(|it| format!("no longer: {it}")));
-    let tools = differing("tool", &before["tools"], &now["tools"]);
-    let files = differing("file", &before["code"], &now["code"]);
-    let changes = [tools, files].concat();
-    lines.extend(changes.iter().take(MAX_LINES).cloned());
-    if let Some(more) = changes.len().checked_sub(MAX_LINES + 1) {
+    lines.extend(parts.iter().take(MAX_LINES).cloned());
+    if let Some(more) = parts.len().checked_sub(MAX_LINES + 1) {
         lines.push(format!("and {} files or tools more", more + 1));
     }
     let text: String = lines
         .iter()
         .map(|it| format!("    {}\n", printable(it)))
         .collect();
-    let [before, now] = [before, now].map(|side| &side["definition"]);
-    let manifest = policy::diff::of_documents(tool, before, now);
-    text + &diff::tables(&manifest)
-}
-
-/// The members that are new, gone or changed.
-fn differing(what: &str, before: &Value, now: &Value) -> Vec<String> {
-    let [old, new] = [before, now].map(|side| side.as_object().cloned().unwrap_or_default());
-    let names: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
-    let changes = names.into_iter().filter_map(|name| {
-        let how = match (old.get(name), new.get(name)) {
-            (before, now) if before == now => return None,
-            (None, _) => format!("new {what}"),
-            (_, None) => format!("{what} gone"),
-            _ => format!("{what} changed"),
-        };
-        Some(format!("{how}: {name}"))
-    });
-    changes.collect()
+    text + &diff::tables(manifest)
 }
 
 fn new_record(of: String, why: &str, now: Option<&ToolNow>) -> ApprovalRecord {

@@ -99,12 +99,7 @@ pub fn disable(settings: &Settings, args: DisableArgs) -> anyhow::Result<ExitCod
         ends_calls: args.now,
     };
     let file = file(settings)?;
-    let changed = if stop.tools == Selector::Any {
-        file.stop_all(&stop)
-    } else {
-        file.change(|stops| stops.put(stop.clone())).map(|it| it.1)
-    };
-    changed.map_err(|why| failed(&file, &why))?;
+    file.order(&stop).map_err(|why| failed(&file, &why))?;
     let path = text::path(&file.path);
     let running = if args.now {
         "end"

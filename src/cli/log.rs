@@ -6,7 +6,7 @@ use super::{host, words};
 use crate::base;
 use crate::base::text::printable;
 use crate::manifest::Selector;
-use crate::service::audit::{self, Walk};
+use crate::service::audit::{self, CallFilter, PastCalls, Walk};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use std::io;
@@ -60,22 +60,15 @@ fn since(text: &str) -> Result<Timestamp, String> {
     before.map_err(|_| "write 90s, 15m, 2h, or a time as 2026-11-29T10:00:00Z".to_owned())
 }
 
-/// The outcomes of calls that did not fail: the client of one runs it.
-const ENDS_WELL: [&str; 2] = ["success", "requires_action"];
-
 impl Args {
-    fn fits(&self, record: &Value) -> bool {
-        let is_refused = text(record, "decision") == "refused";
-        let time = text(record, "time").parse::<Timestamp>();
-        let tool = self.tool.as_ref();
-        let caller = self.caller.as_deref();
-        tool.is_none_or(|tool| tool.matches(text(record, "tool")))
-            && caller.is_none_or(|caller| caller == text(record, "user"))
-            && (!self.refused || is_refused)
-            && (!self.failed || !is_refused && !ENDS_WELL.contains(&text(record, "outcome")))
-            && self
-                .since
-                .is_none_or(|since| time.is_ok_and(|time| time >= since))
+    fn wanted(&self) -> CallFilter {
+        CallFilter {
+            tool: self.tool.clone(),
+            caller: self.caller.clone(),
+            refused: self.refused,
+            failed: self.failed,
+            since: self.since,
+        }
     }
 }
 
@@ -115,13 +108,8 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
 /// The newest calls, those that run, and, where that is asked for, each that ends from now on.
 fn list(log: &audit::Log, args: &Args) -> io::Result<ExitCode> {
     let mut follower = args.follow.then(|| log.follow()).transpose()?;
-    let ended = log.newest(args.limit.into(), |record| args.fits(record))?;
-    // What is refused or has failed does not run.
-    let running = match args.refused || args.failed {
-        true => Vec::new(),
-        false => log.running()?,
-    };
-    let running: Vec<Value> = running.into_iter().filter(|it| args.fits(it)).collect();
+    let wanted = args.wanted();
+    let PastCalls { ended, running } = log.calls(args.limit.into(), &wanted)?;
     if args.json {
         ended.iter().chain(&running).for_each(words::say_json);
     } else if ended.is_empty() && running.is_empty() {
@@ -135,7 +123,7 @@ fn list(log: &audit::Log, args: &Args) -> io::Result<ExitCode> {
     let last = ended.last().and_then(place);
     while let Some(follower) = &mut follower {
         match follower.next_call()? {
-            Some(record) if !args.fits(&record) || place(&record) <= last => {}
+            Some(record) if !wanted.fits(&record) || place(&record) <= last => {}
             Some(record) if args.json => words::say_json(&record),
             Some(record) => words::say(&line(&row(&record))),
             None => std::thread::sleep(LOOK_INTERVAL),

@@ -5,7 +5,7 @@ use super::audit::segments;
 use super::state_file::StateFile;
 use crate::base::files::Folder;
 use crate::fault::{Fault, Kind};
-use crate::policy::{Stop, Stops};
+use crate::policy::{Selector, Stop, Stops};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -30,8 +30,17 @@ impl StateFile<Stops> {
         })
     }
 
+    /// Adds an order. One that stops everything holds also where the file cannot be read.
+    pub fn order(&self, stop: &Stop) -> io::Result<()> {
+        match stop.tools {
+            Selector::Any => self.stop_all(stop),
+            _ => self.change(|stops| stops.put(stop.clone())).map(|it| it.1),
+        }
+        .map(drop)
+    }
+
     /// Stops everything, also where the file cannot be read: then it is put aside.
-    pub fn stop_all(&self, stop: &Stop) -> io::Result<Arc<Stops>> {
+    fn stop_all(&self, stop: &Stop) -> io::Result<Arc<Stops>> {
         let put = || self.change(|stops| stops.put(stop.clone()));
         let stopped = put().or_else(|why| {
             if self.now().is_ok() {

@@ -12,6 +12,7 @@ pub mod mcp;
 mod mcp_bounds;
 mod mcp_resume;
 mod odd;
+mod operate;
 mod receiver;
 mod refusals;
 mod reset;

@@ -5,15 +5,70 @@ use super::begun;
 use super::log::Log;
 use super::segments::{self, MAX_LINE_BYTES, Opened};
 use crate::base::files::Folder;
+use crate::manifest::Selector;
+use jiff::Timestamp;
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
 
+/// The outcomes of calls that did not fail: the client of one runs it.
+const ENDS_WELL: [&str; 2] = ["success", "requires_action"];
+
+/// Which calls somebody looks for.
+#[derive(Clone, Debug, Default)]
+pub struct CallFilter {
+    pub tool: Option<Selector>,
+    pub caller: Option<String>,
+    /// Only those that were refused before anything ran.
+    pub refused: bool,
+    /// Only those that ran and failed.
+    pub failed: bool,
+    pub since: Option<Timestamp>,
+}
+
+impl CallFilter {
+    pub fn fits(&self, record: &Value) -> bool {
+        let is_refused = text(record, "decision") == "refused";
+        let tool = self.tool.as_ref();
+        let caller = self.caller.as_deref();
+        let time = text(record, "time").parse::<Timestamp>();
+        tool.is_none_or(|tool| tool.matches(text(record, "tool")))
+            && caller.is_none_or(|caller| caller == text(record, "user"))
+            && (!self.refused || is_refused)
+            && (!self.failed || !is_refused && !ENDS_WELL.contains(&text(record, "outcome")))
+            && self
+                .since
+                .is_none_or(|since| time.is_ok_and(|time| time >= since))
+    }
+}
+
+fn text<'r>(record: &'r Value, member: &str) -> &'r str {
+    record[member].as_str().unwrap_or_default()
+}
+
+/// Records of calls, the oldest first.
+pub struct PastCalls {
+    pub ended: Vec<Value>,
+    pub running: Vec<Value>,
+}
+
 impl Log {
+    /// The newest calls that fit, and those of them that run in any host with this log.
+    pub fn calls(&self, limit: usize, wanted: &CallFilter) -> io::Result<PastCalls> {
+        let ended = self.newest(limit, |record| wanted.fits(record))?;
+        // What is refused or has failed does not run.
+        let mut running = match wanted.refused || wanted.failed {
+            true => Vec::new(),
+            false => self.running()?,
+        };
+        running.retain(|record| wanted.fits(record));
+        Ok(PastCalls { ended, running })
+    }
+
     /// The newest records of calls that fit, the oldest of them first. Files that hold only older
     /// ones are not read.
-    pub fn newest(&self, limit: usize, fits: impl Fn(&Value) -> bool) -> io::Result<Vec<Value>> {
+    fn newest(&self, limit: usize, fits: impl Fn(&Value) -> bool) -> io::Result<Vec<Value>> {
         let files = files(self)?;
         let mut found = VecDeque::new();
         for opened in files {
@@ -38,7 +93,7 @@ impl Log {
     }
 
     /// The begin records of calls that run in any host with this log: `outcome` is `running`.
-    pub fn running(&self) -> io::Result<Vec<Value>> {
+    fn running(&self) -> io::Result<Vec<Value>> {
         let name = segments::name_of(self.path())?;
         let hosts = Folder::open(segments::folder(self.path()))
             .and_then(|folder| begun::all(&folder, &name));

@@ -20,15 +20,19 @@ use std::sync::Arc;
 /// Paths that are answered without a token: they say nothing of this host.
 const OPEN: [&str; 3] = ["/healthz", "/readyz", "/openapi.json"];
 /// Parameters that a query may have.
-const PARAMETERS: [&str; 8] = [
+const PARAMETERS: [&str; 12] = [
     "as",
+    "caller",
+    "failed",
     "format",
     "limit",
     "namespace",
     "order",
     "query",
+    "refused",
     "starting_after",
     "stream",
+    "tool",
 ];
 const NO_TOKEN: &str = "This server needs a token: Authorization: Bearer TOKEN (commands of \
     toolhost take it from TOOLHOST_TOKEN).";

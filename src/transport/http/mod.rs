@@ -21,6 +21,7 @@ mod jwt;
 mod listen;
 mod model_runs;
 mod offered;
+mod operate;
 mod peer;
 mod reply;
 mod request;
@@ -230,6 +231,12 @@ fn router() -> Router<Arc<Server>> {
         .route("/v1/tools", get(tools::list))
         .route("/v1/tools/{tool}", get(tools::one))
         .route("/v1/tools/{tool}/audit", get(tools::audit))
+        .route("/v1/tools/{tool}/approval", get(operate::approval))
+        .route("/v1/tools/{tool}/disable", post(operate::disable))
+        .route("/v1/tools/{tool}/enable", post(operate::enable))
+        .route("/v1/inventory", get(operate::tools))
+        .route("/v1/log", get(operate::calls))
+        .route("/v1/log/{call}", get(operate::call))
         .route("/v1/tools/{tool}/calls", post(calls::call))
         .route("/v1/actions", post(calls::act))
         .route(

@@ -224,6 +224,7 @@ pub async fn status(Operator(KnownRequest { server, caller, .. }): Operator) -> 
     );
     let status = json!({
         "version": env!("CARGO_PKG_VERSION"),
+        "caller": everybody.user,
         "ready": server.refuses_calls().is_none(),
         "draining": server.stop.is_cancelled(),
         "running": count(Phase::Running, ),

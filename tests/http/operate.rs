@@ -1,0 +1,132 @@
+//! What operators see and order over HTTP beside calls: every tool, the log, orders to disable tools, approvals of code.
+
+use super::{Web, served_to};
+use crate::prelude::*;
+
+const WHY: &str = "{\"why\": \"it misbehaves\"}";
+
+fn three_tools(playground: &Playground) {
+    playground.tool("good", "python", "print('1')\n", json!({}));
+    playground.tool("bad", "python", "raise SystemExit(3)\n", json!({}));
+    let wants = json!({"securityContext": {"fileAccess": {"allowRead": ["/srv/none/x"]}}});
+    playground.tool("wants", "python", "print('1')\n", wants);
+}
+
+fn entry(web: &Web, tool: &str, headers: &[&str]) -> Value {
+    let all = web.get("/v1/inventory", headers).json();
+    let mut tools = all["tools"].as_array().unwrap().iter();
+    tools.find(|it| it["tool"] == tool).unwrap().clone()
+}
+
+fn post(web: &Web, path: &str, header: &str, body: &str) -> super::Reply {
+    web.ask("POST", path, &[header], body)
+}
+
+#[test]
+fn an_operator_sees_every_tool_and_call_and_disables_and_enables() {
+    let (playground, web, [ops, agent]) = served_to(["ops!", "agent"], three_tools);
+    // Nobody else does.
+    for (method, path) in [
+        ("GET", "/v1/inventory"),
+        ("GET", "/v1/log"),
+        ("GET", "/v1/log/none"),
+        ("GET", "/v1/tools/esc:good/approval"),
+        ("POST", "/v1/tools/esc:good/disable"),
+        ("POST", "/v1/tools/esc:good/enable"),
+    ] {
+        web.ask(method, path, &[&agent], WHY)
+            .is(403, "AuthorizationError: operators");
+    }
+    assert_eq!(entry(&web, "esc:good@1.0.0", &[&ops])["state"], "ready");
+    let wants = entry(&web, "esc:wants@1.0.0", &[&ops]);
+    assert_eq!(
+        (&wants["state"], &wants["asks"]["read"]),
+        (&json!("unavailable"), &json!([1, 0])),
+        "{wants}"
+    );
+
+    let call = |tool: &str| web.call(tool, &json!({}), &[&agent]);
+    assert_eq!(call("esc:good").json()["success"], true);
+    assert_eq!(call("esc:bad").json()["success"], false);
+    assert_eq!(call("esc:wants").status, 403);
+    let listed = |query: &str| {
+        let log = web.get(&format!("/v1/log{query}"), &[&ops]).json();
+        let calls = log["calls"].as_array().unwrap().iter();
+        let calls = calls.map(|it| it["tool"].as_str().unwrap().to_owned());
+        calls.collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(
+        listed("?caller=agent&tool=esc:*"),
+        "esc:good esc:bad esc:wants"
+    );
+    assert_eq!(listed("?failed=true&limit=1"), "esc:bad");
+    assert_eq!(listed("?refused=true&tool=esc:wants"), "esc:wants");
+    assert_eq!(listed("?caller=nobody"), "");
+    for query in ["limit=0", "limit=101", "failed=1", "tool=a*", "who=x"] {
+        web.get(&format!("/v1/log?{query}"), &[&ops])
+            .is(400, "ParameterValidationError");
+    }
+    let record = playground.records().pop().unwrap();
+    let id = record["call"].as_str().unwrap();
+    assert_eq!(web.get(&format!("/v1/log/{id}"), &[&ops]).json(), record);
+
+    // Disabled: no call begins, and the record says who ordered it and why.
+    for body in ["", "{}", "{\"why\": 1}", "{\"why\": \"x\", \"then\": 1}"] {
+        let status = post(&web, "/v1/tools/esc:good/disable", &ops, body).status;
+        assert_eq!(status, 400, "{body}");
+    }
+    post(&web, "/v1/tools/good/disable", &ops, WHY).is(422, "ParameterValidationError: ns:name");
+    post(&web, "/v1/tools/esc:good/disable", &ops, "{\"why\": \" \"}")
+        .is(422, "ParameterValidationError: why");
+    assert_eq!(call("esc:good").json()["success"], true);
+    let order = post(&web, "/v1/tools/esc:good/disable", &ops, WHY).json();
+    assert_eq!(order["covers"], json!(["esc:good@1.0.0"]));
+    call("esc:good").is(403, "AuthorizationError: The operator disabled");
+    let state = entry(&web, "esc:good@1.0.0", &[&ops]);
+    assert_eq!(state["disabled"][0]["why"], "it misbehaves", "{state}");
+    assert!(
+        playground
+            .cli(&["disable"])
+            .text()
+            .contains("by ops: it misbehaves")
+    );
+    post(&web, "/v1/tools/esc:*/enable", &ops, "").is(404, "ToolNotFoundError: not disabled");
+    call("esc:good").is(403, "AuthorizationError");
+    post(&web, "/v1/tools/esc:good/enable", &ops, "").is(200, "none");
+    assert_eq!(call("esc:good").json()["success"], true);
+    let log = fs::read_to_string(playground.path("state/audit.jsonl")).unwrap();
+    for order in [
+        "\"disabled\":{\"tools\":\"esc:good\",\"by\":\"ops\"",
+        "\"enabled\":\"esc:good\",\"user\":\"ops\"",
+    ] {
+        assert!(log.contains(order), "{order}: {log}");
+    }
+}
+
+#[test]
+fn the_difference_from_what_was_approved_is_shown_and_approved_elsewhere() {
+    let (playground, web, [ops]) = served_to(["ops!"], |playground| {
+        playground.tool("code", "python", "print('1')\n", json!({}));
+        let rest =
+            "[files]\nread = [{ path = \"./**\", why = \"w\" }]\n[approval]\nrequired = true\n";
+        playground.policy("code", "esc:code", rest);
+    });
+    let told = || web.get("/v1/tools/esc:code/approval", &[&ops]).json();
+    assert_eq!(
+        (&told()["state"], &told()["change"]["state"]),
+        (&json!("not approved"), &json!("noRecord"))
+    );
+    assert_eq!(told()["fix"], "toolhost approve esc:code --why TEXT");
+    let agreed = playground.cli(&["approve", "esc:code", "--why", "read it", "--yes"]);
+    assert_eq!(agreed.code, Some(0), "{agreed:?}");
+    wait_for("it is approved", || told()["state"] == "approved");
+    fs::write(playground.path("user_scripts/code/new.py"), "x = 1\n").unwrap();
+    wait_for("it has changed", || told()["change"]["state"] == "changed");
+    let change = told()["change"].clone();
+    assert_eq!(change["parts"], json!(["code"]), "{change}");
+    assert_eq!(
+        change["between"]["parts"],
+        json!(["new file: ./new.py"]),
+        "{change}"
+    );
+}

@@ -292,6 +292,7 @@ fn served(house: &House, service: &Arc<Service>) -> anyhow::Result<Served> {
             announced,
             model: None,
             uploads: Default::default(),
+            page: false,
         };
         let kill = CancellationToken::new();
         tokio::spawn(face::serve(

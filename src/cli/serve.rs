@@ -397,6 +397,7 @@ async fn listening(
                 .map(|(model, _)| Arc::new(ModelServer::new(model))),
             style,
             uploads: uploads.unwrap_or_else(|| settings.root.join("user_scripts")),
+            page: told.page.unwrap_or(true),
         },
     ))
 }

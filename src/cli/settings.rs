@@ -207,6 +207,8 @@ pub struct Http {
     pub tls_cert: Option<PathBuf>,
     pub tls_key: Option<PathBuf>,
     pub jwt: Option<http::Terms>,
+    /// Whether there is a page for operators; else there is.
+    pub page: Option<bool>,
 }
 
 impl Http {

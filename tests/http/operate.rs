@@ -1,4 +1,5 @@
-//! What operators see and order over HTTP beside calls: every tool, the log, orders to disable tools, approvals of code.
+//! What operators see and order over HTTP beside calls: every tool, the log, orders to disable tools, approvals of code; and
+//! the page, whose files are open to all and say nothing.
 
 use super::{Web, served_to};
 use crate::prelude::*;
@@ -129,4 +130,49 @@ fn the_difference_from_what_was_approved_is_shown_and_approved_elsewhere() {
         json!(["new file: ./new.py"]),
         "{change}"
     );
+}
+
+#[test]
+fn the_page_is_open_to_all_under_a_strict_policy_and_to_no_other_host() {
+    let (playground, web, [_ops]) = served_to(["ops!"], three_tools);
+    for (path, kind) in [
+        ("/", "text/html"),
+        ("/page.css", "text/css"),
+        ("/page.js", "text/javascript"),
+    ] {
+        let reply = web.get(path, &[]);
+        assert_eq!(reply.status, 200, "{reply:?}");
+        assert!(reply.header("content-type").unwrap().starts_with(kind));
+        let policy = reply.header("content-security-policy").unwrap();
+        for rule in [
+            "default-src 'none'",
+            "script-src 'self';",
+            "style-src 'self';",
+            "frame-ancestors 'none'",
+            "base-uri 'none'",
+            "form-action 'none'",
+            "connect-src 'self'",
+        ] {
+            assert!(policy.contains(rule), "{policy}");
+        }
+        assert!(!policy.contains("unsafe") && !policy.contains('*'));
+        assert_eq!(reply.header("x-content-type-options"), Some("nosniff"));
+        assert_eq!(reply.header("referrer-policy"), Some("no-referrer"));
+        assert!(!reply.body.contains("http://") || reply.body.contains("www.w3.org/2000/svg"));
+        // A name that somebody has lead here, and pages of other sites, get nothing.
+        let port = web.address.rsplit(':').next().unwrap();
+        let other = format!("GET {path} HTTP/1.1\r\nHost: evil.example:{port}\r\n\r\n");
+        let refused = String::from_utf8_lossy(&web.raw(other.as_bytes())).into_owned();
+        assert!(refused.starts_with("HTTP/1.1 403"), "{refused}");
+        let framed = web.get(path, &["Sec-Fetch-Site: cross-site"]);
+        assert_eq!(framed.status, 403);
+        assert_eq!(web.ask("POST", path, &[], "{}").status, 405);
+    }
+    drop(web);
+    let config = playground.path("page.toml");
+    fs::write(&config, "[http]\npage = false\n").unwrap();
+    let (file, _) = super::tokens(&playground, ["ops!"]);
+    let config = config.to_str().unwrap();
+    let web = Web::start(&playground, &["--token-file", &file, "--config", config]);
+    assert_eq!(web.get("/", &[]).status, 401, "as every other path");
 }

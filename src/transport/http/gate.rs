@@ -4,6 +4,7 @@
 
 use super::callers::CallerError;
 use super::jwt;
+use super::page;
 use super::reply::{self, Refusal, Response};
 use super::server::{Connection, Server, ServerNames};
 use crate::base::text;
@@ -79,7 +80,8 @@ pub fn admit<B>(
     }
     check_target(request.uri()).map_err(Refusal::malformed)?;
     let path = request.uri().path();
-    if OPEN.contains(&path) || jwt::is_metadata(path) {
+    let is_page = server.page && page::is_part(path);
+    if is_page || OPEN.contains(&path) || jwt::is_metadata(path) {
         return Ok(None);
     }
     server

@@ -22,6 +22,7 @@ mod listen;
 mod model_runs;
 mod offered;
 mod operate;
+mod page;
 mod peer;
 mod reply;
 mod request;
@@ -86,6 +87,8 @@ pub struct Options {
     pub style: transport::mcp::ListStyle,
     /// Where scripts go that operators upload.
     pub uploads: PathBuf,
+    /// Whether there is a page for operators.
+    pub page: bool,
 }
 
 /// Refuses an address that others can reach unless everybody must present a token, over TLS or with
@@ -133,6 +136,7 @@ pub async fn serve(
         model,
         style,
         uploads,
+        page,
     } = options;
     let server = Arc::new(Server {
         mcp: transport::mcp::StreamableHttp::new(
@@ -151,6 +155,7 @@ pub async fn serve(
         announced,
         model,
         uploads,
+        page,
         kernel: SocketDiag::default(),
         warnings: server::Warnings::new(),
         crowd: ConnectionLimiter::new(connection::MAX_CONNECTIONS),
@@ -160,7 +165,11 @@ pub async fn serve(
         stop,
         kill,
     });
-    let router = router().with_state(server.clone());
+    let router = match page {
+        true => page::routes(router()),
+        false => router(),
+    };
+    let router = router.with_state(server.clone());
     let mut connections = JoinSet::new();
     let ended = wait_until_drained(&server);
     tokio::pin!(ended);

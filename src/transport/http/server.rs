@@ -44,6 +44,7 @@ pub struct Server {
     pub announced: Arc<Announcements>,
     pub model: Option<Arc<ModelServer>>,
     pub uploads: PathBuf,
+    pub page: bool,
     pub mcp: transport::mcp::StreamableHttp,
     pub lists: Lists<OfferedTools>,
     pub kernel: SocketDiag,

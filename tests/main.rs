@@ -41,6 +41,7 @@ mod network;
 mod ordinary;
 mod outputs;
 mod packages;
+mod page;
 mod policy;
 mod prelude;
 mod readme;

@@ -268,6 +268,7 @@ class Run:
         killer.start()
         output, errors = self.process.communicate(json.dumps(words).encode())
         killer.join()
+        self.errors = errors or output
         self.said = (output[:MOST_OUTPUT_BYTES] + b"\n" + errors[:MOST_OUTPUT_BYTES]).decode(errors="replace")
         self.began = sum(map(os.path.exists, began))
         self.judge(before)
@@ -308,7 +309,10 @@ class Run:
         self.effects += sorted(set(self.world.strange()) | set(self.world.heard()))
 
     def why(self):
-        return "; ".join(line.strip() for line in self.said.strip().splitlines() if line.strip())[-300:]
+        """What it said of itself: the beginning, which names a cause, and the end, where a traceback has it."""
+        text = self.errors[:MOST_OUTPUT_BYTES].decode(errors="replace")
+        text = "; ".join(line.strip() for line in text.splitlines() if line.strip())
+        return text if len(text) <= 500 else text[:250] + " … " + text[-250:]
 
 
 def bare(world):

@@ -74,11 +74,11 @@ fn questions_in_everyday_words_find_their_tool_among_a_thousand() {
     let copies = listed.iter().map(|listed| tool(listed, "mirror-"));
     let index = SearchIndex::new(originals.chain(copies).take(1000).collect());
     let known = found(&index, &data("questions.json"));
-    // Of these none was looked at while the weights were chosen.
+    // No weight was chosen by these, but whether beginnings of words count was.
     let other = found(&index, &data("more-questions.json"));
     println!("first five: {known:.3} of the questions, {other:.3} of the others");
     assert!(known >= GATE, "{known:.3}");
-    assert!(other >= GATE - 0.05, "{other:.3}");
+    assert!(other >= GATE, "{other:.3}");
     assert!(
         index
             .find("", 5, &HashMap::new(), None, |_| true)

@@ -168,7 +168,7 @@ fn perform_alone(settings: &Settings, verb: Verb) -> anyhow::Result<Result<VerbO
 /// holds, as JSON; `Err`: the exit code of the signal that ended this.
 pub fn lock_missing(settings: &Settings, tool: &str) -> anyhow::Result<Result<Value, ExitCode>> {
     let done = host::with_service(settings, None, async |service: &Arc<Service>| {
-        let Some(need) = packages::need_unlocked(&service.catalog, tool)? else {
+        let Some(need) = packages::needs_unlocked(&service.catalog, tool)?.pop() else {
             return Ok(json!([]));
         };
         let folder = need.wanted.sources.first().and_then(|it| it.path.parent());
@@ -195,8 +195,11 @@ async fn perform(service: &Service, verb: Verb) -> Result<VerbOutput, Refusal> {
             language,
             replace,
         } => {
-            let (need, of_policy) = wanted(service, &tool, &packages, language)?;
-            lock(service, need, out.or(of_policy), replace).await
+            if packages.is_empty() {
+                return lock_beside(service, &tool, out, replace).await;
+            }
+            let (need, path) = packages::need_named(&service.catalog, &tool, &packages, language)?;
+            lock(service, need, out.or(Some(path)), replace).await
         }
         Verb::Lock {
             tool,
@@ -216,7 +219,7 @@ fn nothing(tool: &str) -> Refusal {
     Refusal::new(
         Exit::Caller,
         format!(
-            "{} requires no packages (`uv lock --script` locks those of a skill's script)",
+            "{} requires no packages (those of a skill's script are built at its first call)",
             printable(tool)
         ),
     )
@@ -267,21 +270,27 @@ fn show_progress(line: &str) {
     terminal::progress(line);
 }
 
-/// What is to be locked, and the file that a policy names for it.
-fn wanted(
+/// Locks what the files of a tool require, or each script of a skill.
+async fn lock_beside(
     service: &Service,
     tool: &str,
-    packages: &[String],
-    language: Option<Language>,
-) -> Result<(Need, Option<PathBuf>), Refusal> {
-    let catalog = &service.catalog;
-    if packages.is_empty() {
-        // Ignores the present lock: the requirements may have changed since.
-        let need = packages::need_unlocked(catalog, tool)?.ok_or_else(|| nothing(tool))?;
-        return Ok((need, None));
+    out: Option<PathBuf>,
+    replace: bool,
+) -> Result<VerbOutput, Refusal> {
+    // Ignores the present lock: the requirements may have changed since.
+    let mut needs = packages::needs_unlocked(&service.catalog, tool)?;
+    if needs.len() > 1 && out.is_some() {
+        return Err(Refusal::new(
+            Exit::Caller,
+            "it has several locks: leave --out out",
+        ));
     }
-    let (need, path) = packages::need_named(catalog, tool, packages, language)?;
-    Ok((need, Some(path)))
+    let last = needs.pop().ok_or_else(|| nothing(tool))?;
+    let mut report = lock(service, last, out, replace).await?;
+    for need in needs {
+        report = report.then(lock(service, need, None, replace).await?);
+    }
+    Ok(report)
 }
 
 async fn lock(
@@ -332,6 +341,11 @@ async fn lock(
     );
     let more = packages.len().saturating_sub(SHOWN);
     lines.extend((more > 0).then(|| format!("  and {more} more")));
+    if need.tool.starts_with("skill:") {
+        // An approval binds to every file of the folder.
+        let id = need.id();
+        lines.push(format!("Its folder has changed: `toolhost approve {id}`"));
+    }
     let json = json!({"tool": need.tool, "lock": path, "packages": packages});
     Ok(VerbOutput {
         json,

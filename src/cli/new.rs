@@ -1,6 +1,7 @@
 //! `new`: makes a script and its manifest, which work, in their own folder.
 //!
-//! Nothing is overwritten, and which function of a script is meant is never guessed.
+//! Nothing is overwritten, and which function of a script, or operation of an API, is meant is never
+//! guessed.
 
 mod draft;
 mod edit;
@@ -35,20 +36,29 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     pub script: Option<PathBuf>,
     /// As --script, and write into the manifest what the script says of its arguments: a function's
-    /// signature, or the options of argparse or click. The script is read, and never run
+    /// signature, or the options of argparse or click. The script is read, and never run. Of an API's
+    /// document (OpenAPI 3.0 or 3.1, .json): write the script that makes one request
     #[arg(long, value_name = "FILE", conflicts_with_all = ["language", "script", "parameters"])]
     pub from: Option<PathBuf>,
     /// Ask for each field of this tool's manifest, check the answers, and write it when all are given
     #[arg(long, conflicts_with_all = ["language", "script", "from", "entry", "parameters"])]
     pub edit: bool,
     /// The function of that script that is called with the arguments (else it reads them as JSON
-    /// from stdin)
-    #[arg(long, value_name = "FUNCTION")]
+    /// from stdin); or the operation of that API: its operationId, or "GET /path"
+    #[arg(long, value_name = "FUNCTION", visible_alias = "operation")]
     pub entry: Option<String>,
     /// One argument of the tool: NAME, NAME:integer, … with `?` at the end if it may be left out;
     /// may be given again
     #[arg(long = "parameter", value_name = "NAME[:TYPE][?]")]
     pub parameters: Vec<String>,
+}
+
+impl Args {
+    /// Whether `--from` is the document of an API.
+    fn is_api(&self) -> bool {
+        let from = self.from.as_ref();
+        from.is_some_and(|file| file.extension() == Some("json".as_ref()))
+    }
 }
 
 /// Largest script that is copied, bytes.
@@ -151,7 +161,7 @@ fn make(
         bail!("--entry names a function of a script: give that with --script or --from");
     }
     let (file, source, mut document) = match script {
-        Some(script) => from_script(&id, name, script, args.entry.as_deref(), &parameters)?,
+        Some(script) => from_script(&id, name, script, args, &parameters)?,
         None => from_template(
             &id,
             name,
@@ -159,10 +169,13 @@ fn make(
             &parameters,
         )?,
     };
-    let mut notes = String::new();
-    if args.from.is_some() {
-        notes = draft::add(settings, &source, args.entry.as_deref(), &mut document)?;
+    let mut draft = draft::Draft::default();
+    if let Some(from) = &args.from {
+        let entry = args.entry.as_deref();
+        draft = draft::add(settings, &source, args.is_api(), entry, &mut document)
+            .with_context(|| text::path(from))?;
     }
+    let source = draft.script.take().map_or(source, String::into_bytes);
     let [made, manifest] = write(scripts_folder, name, &file, &source, &document)?;
     writeln!(
         out,
@@ -194,31 +207,32 @@ fn make(
              one."
         )?;
     }
-    if script.is_some() || !parameters.is_empty() {
+    if document["description"] == format!("Runs {file}.") || !parameters.is_empty() {
         writeln!(
             out,
             "For a model, write into the manifest what the tool does (`description`, also of each \
              parameter)."
         )?;
     }
-    let example = if args.script.is_some() || !parameters.is_empty() {
-        example(&parameters)
-    } else {
-        "text='hello world'".to_owned()
-    };
-    let drafted = manifest::read(document.to_string().as_bytes()).ok();
-    let drafted = drafted.filter(|_| args.from.is_some());
-    let sample = drafted.and_then(|(manifest, _)| search::sample(&manifest));
-    let example = sample.map_or(example, |input| {
-        format!("--input {}", words::quote(&input.to_string()))
-    });
-    if !notes.is_empty() {
-        writeln!(out, "Not taken over: {notes}.")?;
-    }
+    let example = first_example(args, &parameters, &document);
+    draft.say(&id, out)?;
     let next = words::command(&format!("call {id} {example}"));
     let audit = words::command(&format!("audit {id}"));
     writeln!(out, "Next: {next}\nWhat it may touch: {audit}")?;
     Ok(())
+}
+
+/// The words of a shell for a first try of a tool.
+fn first_example(args: &Args, parameters: &[Parameter], document: &Value) -> String {
+    let drafted = manifest::read(document.to_string().as_bytes()).ok();
+    let drafted = drafted.filter(|_| args.from.is_some());
+    if let Some(input) = drafted.and_then(|(manifest, _)| search::sample(&manifest)) {
+        format!("--input {}", words::quote(&input.to_string()))
+    } else if args.script.is_some() || !parameters.is_empty() {
+        example(parameters)
+    } else {
+        "text='hello world'".to_owned()
+    }
 }
 
 /// A tool that works at once: it counts the words of a text, or gives back the arguments that are
@@ -307,11 +321,14 @@ fn from_script(
     id: &str,
     name: &str,
     script: &Path,
-    entry: Option<&str>,
+    args: &Args,
     parameters: &[Parameter],
 ) -> anyhow::Result<(String, Vec<u8>, Value)> {
     let shown = text::path(script);
+    let own = format!("{name}.py");
     let file = script.file_name().and_then(|file| file.to_str());
+    let file = file.filter(|file| text::is_printable(file));
+    let file = if args.is_api() { Some(&*own) } else { file };
     let file = file.with_context(|| format!("{shown} has no usable file name"))?;
     let language = Language::of_file_name(file)
         .first()
@@ -319,9 +336,10 @@ fn from_script(
         .with_context(|| {
             format!(
                 "{shown}: the ending must show the language: .py, .js, .mjs, .cjs, .ts, .wasm or \
-            .wat"
+            .wat (.json of an API with --from)"
             )
         })?;
+    let entry = args.entry.as_deref();
     if language == Language::Wasm && entry.is_some() {
         bail!("{shown} is a WASI module, whose exports say how it is run: leave --entry out");
     }

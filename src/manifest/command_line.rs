@@ -146,9 +146,9 @@ fn texts(value: &Value) -> Vec<String> {
 }
 
 fn plain(value: &Value) -> String {
-    value
-        .as_str()
-        .map_or_else(|| value.to_string(), str::to_owned)
+    let text = value.as_str().map(str::to_owned);
+    // `5.0` is an integer of a schema, and no program's.
+    text.unwrap_or_else(|| value.to_string().trim_end_matches(".0").to_owned())
 }
 
 fn check(words: &[String]) -> Result<(), String> {

@@ -46,6 +46,7 @@ impl DenialContext<'_> {
         let is_given = !["", "{}"].contains(&self.arguments.trim());
         let own = self.tool.manifest.handler.script();
         own.is_some_and(|own| own.entry_point.is_none())
+            && self.tool.manifest.execution.command_line.is_none()
             && is_given
             && !script.is_empty()
             && !script.contains("stdin")

@@ -55,21 +55,28 @@ pub fn decide(
     decision
 }
 
-/// What policy decides about a tool, as if the lock that toolhost writes did not exist.
+/// What policy decides about a tool, or a script of a skill, as if the lock that toolhost writes did
+/// not exist.
 pub(super) fn decide_unlocked(
     tool: &Tool,
+    script: Option<&RunTarget>,
     snapshot: &Snapshot,
     policies: &Policies,
     machine: &Machine,
 ) -> Decision {
-    let mut decision = crate::policy::decide(&tool.manifest, &tool.site, policies, machine);
-    if let Some(language) = tool.manifest.handler.language() {
+    let mut decision = match script {
+        Some(script) => decide_skill_script(&tool.manifest, script, policies, machine),
+        None => crate::policy::decide(&tool.manifest, &tool.site, policies, machine),
+    };
+    let language = script.map(|script| script.language);
+    if let Some(language) = language.or(tool.manifest.handler.language()) {
         let version = decision.grants.runtime.as_ref().map(|r| r.version.clone());
+        let site = script.map_or(&tool.site, |script| &script.site);
         let script = ScriptOfTool {
-            site: &tool.site,
+            site,
             language,
             is_run: false,
-            is_guest: tool.site.is_guest(),
+            is_guest: site.is_guest(),
         };
         if let Some(found) = script.find_beside(version.as_deref(), true, snapshot) {
             decision.add_requirements(found, None, machine);

@@ -102,6 +102,8 @@ fn a_python_function_and_the_options_of_a_command_become_tools_that_work() {
             "tags": {"type": "array", "items": {"type": "string"}},
             "level": {"default": 3}}})
     );
+    let said = resize["said"].as_str().unwrap();
+    assert!(!said.contains("For a model"), "{said}");
     let answer = playground.call("custom:resize", "{\"path\": \"a\"}");
     assert_eq!(answer.out["outputData"]["level"], 3, "{answer:?}");
     let count = drafted(&playground, "count", "count.py", COUNT);
@@ -116,11 +118,11 @@ fn a_python_function_and_the_options_of_a_command_become_tools_that_work() {
     let properties = &count["parameters"]["properties"];
     assert_eq!(
         properties["least"],
-        json!({"type": "integer", "default": 1, "description": "At least so long (1)."})
+        json!({"type": "integer", "description": "At least so long (1)."})
     );
     assert_eq!(
         properties["kind"],
-        json!({"enum": ["lines", "words"], "default": "words"})
+        json!({"enum": ["lines", "words"], "description": "(default: words)"})
     );
     let input = json!({"text": "-v", "more": ["b"], "v": true, "no-color": true, "tag": ["t", "-u"], "least": 2});
     let answer = playground.call("custom:count", &input.to_string());
@@ -191,6 +193,143 @@ fn types_and_jsdoc_become_parameters() {
     }
 }
 
+/// What a script has itself is not said to it again: of options that exclude each other, two would be.
+#[test]
+fn a_command_whose_options_exclude_each_other_can_be_called() {
+    const PICK: &str = r#"import argparse, json
+parser = argparse.ArgumentParser()
+group = parser.add_mutually_exclusive_group()
+group.add_argument("--size", type=int, default=1000)
+group.add_argument("--name", default="auto", help="100%% of it")
+group.add_argument("--auto", action="store_true")
+parser.add_argument("files", nargs="+")
+parser.add_argument("--secret", help=argparse.SUPPRESS)
+parser.add_argument("--rest", nargs=2)
+for letter in "ab":
+    parser.add_argument(f"--{letter}")
+print(json.dumps(vars(parser.parse_args())))
+"#;
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let pick = drafted(&playground, "pick", "pick.py", PICK);
+    let properties = &pick["parameters"]["properties"];
+    assert_eq!(
+        properties["name"]["description"],
+        "100% of it (default: auto)"
+    );
+    assert!(properties["secret"].is_null(), "{pick}");
+    let said = pick["said"].as_str().unwrap();
+    assert!(
+        said.contains("--rest") && said.contains("line 11"),
+        "{said}"
+    );
+    // The first try that is printed has one file, which the script requires.
+    assert!(said.contains(r#"--input '{"files":["text"]}'"#), "{said}");
+    let answer = playground.expect("custom:pick", r#"{"files": ["f"], "size": 7.0}"#, "ok");
+    assert_eq!(answer.out["outputData"]["size"], 7, "{answer:?}");
+    // Its failure is not explained by a standard input that it does not have.
+    let answer = playground.cli(&[
+        "call",
+        "custom:pick",
+        "files=[\"f\"]",
+        "size=1",
+        "auto=true",
+    ]);
+    assert!(answer.stderr.contains("not allowed with"), "{answer:?}");
+    assert!(!answer.stderr.contains("standard input"), "{answer:?}");
+}
+
+/// A type of which a part is not known accepts any value, and is named.
+#[test]
+fn a_type_that_is_read_in_part_refuses_no_call() {
+    if !has("bun", 1) {
+        return;
+    }
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let any =
+        json!({"type": "object", "properties": {}, "required": [], "additionalProperties": true});
+    let open = |a: Value| json!({"type": "object", "properties": {"a": a}, "required": [], "additionalProperties": true});
+    let own = |names: [&str; 2], required: &[&str]| {
+        let number = json!({"type": "number"});
+        json!({"type": "object", "properties": {names[0]: number, names[1]: number},
+            "required": required, "additionalProperties": false})
+    };
+    let long = (0..12).map(|n| format!("a{n}: A;")).collect::<String>();
+    for (at, text, wanted, note) in [
+        (
+            0,
+            "export function run(o: { a: string } & { b: number }) {}",
+            Some(any.clone()),
+            "the type {",
+        ),
+        (
+            1,
+            "interface O extends B { b: string }\nexport function run(o: O) {}",
+            Some(any.clone()),
+            "the type O",
+        ),
+        (
+            2,
+            "type O = { a: string } & { b: number };\nexport function run(o: O) {}",
+            Some(any),
+            "the type O",
+        ),
+        (
+            3,
+            "export function run({ a }: Partial<{ a: string }> = {}) {}",
+            Some(open(json!({}))),
+            "the type Partial",
+        ),
+        (
+            4,
+            "export function run({ a = 1, ...rest }) {}",
+            Some(open(json!({}))),
+            "",
+        ),
+        (
+            5,
+            "/** @param {{a: number, b?: number}} p */\nexport function run(p) {}",
+            Some(own(["a", "b"], &["a"])),
+            "",
+        ),
+        (
+            6,
+            "/**\n * @param {number=} o.a\n * @param {number} o.b\n */\nexport function run({ a, b }) {}",
+            Some(own(["a", "b"], &["b"])),
+            "",
+        ),
+        (
+            7,
+            &format!("interface A {{ {long} }}\nexport function run(o: A) {{}}"),
+            None,
+            "",
+        ),
+        (
+            8,
+            "export function run({ constructor, toString }) {}",
+            None,
+            "",
+        ),
+    ] {
+        let name = format!("t{at}");
+        let made = drafted(
+            &playground,
+            &name,
+            &format!("{name}.mts"),
+            &format!("{text}\n"),
+        );
+        assert!(made["said"].as_str().unwrap().contains(note), "{made}");
+        if let Some(wanted) = wanted {
+            assert_eq!(made["parameters"], wanted, "{text}");
+        }
+    }
+    let names = playground.path("user_scripts/t8/t8.tool.json");
+    assert!(
+        fs::read_to_string(names)
+            .unwrap()
+            .contains("\"toString\": {}")
+    );
+}
+
 /// It would leave a file, and end whatever imports it.
 #[test]
 fn the_script_is_never_run() {
@@ -254,6 +393,17 @@ fn what_cannot_be_read_is_refused_and_nothing_is_made() {
             "it has: f, g",
         ),
         ("none.py", b"print(1)\n", "it has: none"),
+        ("none.mjs", b"console.log(1)\n", "\"input\": \"argv\""),
+        (
+            "plus.py",
+            b"import argparse\np = argparse.ArgumentParser(prefix_chars='+')\np.add_argument('+x')\n",
+            "other characters than -",
+        ),
+        (
+            "pair.py",
+            b"import argparse\np = argparse.ArgumentParser()\np.add_argument('--a', nargs=2, required=True)\n",
+            "after one flag: use --script",
+        ),
         (
             "groups.py",
             b"import argparse\np = argparse.ArgumentParser()\np.add_subparsers()\n",

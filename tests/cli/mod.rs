@@ -8,6 +8,7 @@ mod check;
 mod completions;
 mod diff;
 mod draft;
+mod draft_api;
 mod edit;
 mod hostile;
 mod mcp_install;

@@ -723,3 +723,43 @@ fn an_answer_is_searched_whole_or_event_by_event_or_refused() {
         assert_eq!(got("event: a\ndata: {KEY} and.\n"), "");
     });
 }
+
+/// `new --from` of an API with a key: what it prints for the operator is the grant that keeps the key
+/// from the script.
+#[test]
+fn a_drafted_request_has_its_key_from_the_printed_grant() {
+    in_our_world(|world| {
+        let playground = &world.playground;
+        let document = include_str!("../cli/petstore.json").replace("pets.", "api.");
+        fs::write(playground.path("pets.json"), document).unwrap();
+        playground.settle();
+        let file = playground.path("pets.json").display().to_string();
+        let made = ["new", "pet", "--from", &file, "--operation", "showPet"];
+        let made = playground.cli(&made).text();
+        playground.settle();
+        let (_, grant) = made.split_once("has the key: ").expect(&made);
+        let grant = grant.lines().next().unwrap();
+        let suggested = playground.cli(&["audit", "custom:pet", "--suggest-policy"]);
+        let suggested = suggested.text();
+        let (before, _) = suggested.split_once("[secrets]").unwrap();
+        let policy = format!("{before}[secrets]\ngrant = [{grant}]\n");
+        fs::write(playground.path("sandbox-policies/pet.policy.toml"), policy).unwrap();
+        playground.settle();
+        private(playground, "sandbox-policies/KEY_TOKEN.key", KEY);
+        let (ended, heard) = world.called("custom:pet", &json!({"petId": "7"}));
+        fits("ok", &ended).unwrap();
+        holds_no_secret(world, &ended);
+        assert!(
+            heard
+                .iter()
+                .any(|line| line.starts_with("https 45.20.0.1 GET /v1/pets/7")),
+            "{heard:?}"
+        );
+        let key = &ended.out["outputData"]["headers"]["authorization"];
+        assert_eq!(
+            *key,
+            format!("Bearer {}", "*".repeat(KEY.len())),
+            "{ended:?}"
+        );
+    });
+}

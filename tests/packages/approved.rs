@@ -221,6 +221,54 @@ fn what_lies_in_the_tree_stands_in_the_lock() {
     shop.expect("honest", "ok \"1.0.0\""); // The control.
 }
 
+/// Each script of a skill is locked beside it: from what `uv lock --script` wrote, or by the index.
+/// The locks are files of the skill, so a person approves it after that.
+#[test]
+#[ignore = "second stage (.ci/full): needs a package index"]
+fn the_scripts_of_a_skill_are_locked_and_run_as_approved() {
+    let shop = IndexedHost::new(Who::ours());
+    let folder = shop.playground.path("skills/demo");
+    fs::create_dir_all(folder.join("scripts")).unwrap();
+    let text = "---\nname: demo\ndescription: Tells versions.\n---\nRun them.\n";
+    fs::write(folder.join("SKILL.md"), text).unwrap();
+    let script = format!("# /// script\n# dependencies = [\"plain\"]\n# ///\n{PLAIN}");
+    for name in ["new", "old"] {
+        fs::write(folder.join(format!("scripts/{name}.py")), &script).unwrap();
+    }
+    fs::write(folder.join("scripts/bare.sh"), "echo 1\n").unwrap();
+    let file = shop.url("files/plain-1.0-py3-none-any.whl");
+    let hash = shop.hash("plain-1.0-py3-none-any.whl").to_owned();
+    let lock = format!(
+        "version = 1\n[manifest]\nrequirements = [{{ name = \"plain\" }}]\n[[package]]\nname = \
+         \"plain\"\nversion = \"1.0\"\nsource = {{ registry = \"https://x/simple\" }}\nwheels = [{{ url = \
+         \"{file}\", hash = \"{hash}\" }}]\n"
+    );
+    shop.put(folder.join("scripts/old.py.lock"), lock);
+    let rules = super::rules("default", "required", false, "");
+    shop.playground.policy("skills", "skill:demo", &rules);
+    shop.settle();
+    let run = |name: &str, wanted: &str| {
+        let input = json!({"script": format!("scripts/{name}.py")}).to_string();
+        let ended = shop.cli(&["call", "skill:demo", "--json", "--input", &input]);
+        fits(wanted, &ended).unwrap_or_else(|why| panic!("{name}: {why}"));
+    };
+    let approve = || {
+        let ended = shop.cli(&["approve", "skill:demo", "--why", "a test", "--yes"]);
+        assert_eq!(ended.code, Some(0), "{}{}", ended.text(), ended.stderr);
+    };
+    approve();
+    run(
+        "new",
+        "DependencyError: `toolhost deps lock skill:demo` writes the lock",
+    );
+    let said = shop.deps_good(&["lock", "skill:demo"]);
+    assert!(said.contains("approve skill:demo`"), "{said}");
+    run("new", "SecurityError: changed");
+    approve();
+    run("new", "ok \"2.0\"");
+    run("old", "ok \"1.0\"");
+}
+
 #[test]
 #[ignore = "second stage (.ci/full): needs a package index"]
 fn a_lock_of_another_installer_is_translated_and_never_resolved_again() {

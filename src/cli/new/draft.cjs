@@ -3,6 +3,8 @@
 
 const SIMPLE = ['string', 'number', 'boolean', 'object'];
 const MOST_DEEP = 8;
+const MOST_PARTS = 300;
+let parts = 0;
 
 // The parts of a text between characters of `ends`, up to the bracket that closes it.
 function split(text, ends) {
@@ -21,22 +23,27 @@ function split(text, ends) {
 function typeOf(text, source, depth = 0) {
   const either = split(text, '|').filter((part) => part !== 'null' && part !== 'undefined');
   const [one] = either;
-  if (!one || depth > MOST_DEEP) return {};
+  parts += 1;
+  if (!one || depth > MOST_DEEP || parts > MOST_PARTS) return {};
   if (either.every((part) => /^["']/.test(part))) return { enum: either.map((part) => part.slice(1, -1)) };
   if (either.length > 1) return {};
   if (one.endsWith('[]')) return { type: 'array', items: typeOf(one.slice(0, -2), source, depth + 1) };
-  if (one.startsWith('{')) return members(one.slice(1), source, depth + 1);
+  if (split(one, '&').length > 1) return {};
+  if (one.startsWith('{')) return members(one, source, depth + 1);
   if (SIMPLE.includes(one)) return { type: one };
   const named = /^\w+$/.test(one) && source.split(RegExp(`^(?:export )?(?:interface|type) ${one}(?: =)? `, 'm'))[1];
   if (!named) return {};
-  return named.startsWith('{') ? members(named.slice(1), source, depth + 1) : typeOf(split(named, ';')[0], source, depth + 1);
+  return named.startsWith('{') ? members(named, source, depth + 1) : typeOf(split(named, ';')[0], source, depth + 1);
 }
 
+// The members of a type in braces; it is not known where more follows them.
 function members(text, source, depth) {
-  const schema = { type: 'object', properties: {}, required: [] };
-  for (const part of split(text, ';,')) {
+  const [inside = ''] = split(text.slice(1), '');
+  if (/^\s*\}\s*[&|[]/.test(text.slice(text.indexOf(inside) + inside.length))) return {};
+  const schema = { type: 'object', properties: Object.create(null), required: [] };
+  for (const part of split(inside, ';,')) {
     const [, doc, name, optional, type] = /^(\/\*[^]*?\*\/)?\s*(?:readonly )?(\w+)(\?)?\s*:([^]*)$/.exec(part) ?? [];
-    if (!name) continue;
+    if (!name) return { type: 'object' };
     schema.properties[name] = { ...typeOf(type, source, depth), ...(doc && { description: plain(doc) }) };
     if (!optional) schema.required.push(name);
   }
@@ -50,30 +57,43 @@ function plain(doc) {
 function draft({ text, entry }) {
   const heads = [...text.matchAll(/^(export )?(?:default )?(?:async )?(?:function\*? |const )(\w+)(?: = (?:async )?)?\(/gm)];
   const found = heads.filter(([, isExported, name]) => (entry ? name === entry : isExported || text.includes('exports')));
-  if (found.length !== 1) return { refused: `name one function with --entry; it has: ${heads.map((head) => head[2]).join() || 'none'}` };
+  if (found.length !== 1) {
+    const own = heads.map((head) => head[2]).join() || 'none in a line that begins with export, function or const';
+    return { refused: `name one function with --entry, or use --script (docs/MANIFEST.md, "input": "argv" for options); it has: ${own}` };
+  }
   const [{ index, 0: head, 2: name }] = found;
   const before = text.slice(0, index).trimEnd();
   const doc = before.endsWith('*/') ? plain(before.slice(before.lastIndexOf('/**'))) : '';
   const taken = split(text.slice(index + head.length), ',');
   if (taken.length > 1) return { refused: `${name}() takes several arguments, and toolhost gives one object: write ${name}({ … })` };
   const [pattern = '', type = ''] = split(taken.join(), ':');
-  const { properties = {}, required: declared } = typeOf(type, text);
+  const said = doc.split('@param ').slice(1).map((text) => {
+    const [kind = ''] = text.startsWith('{') ? split(text.slice(1), '') : [];
+    const rest = text.slice(text.indexOf(kind) + kind.length);
+    const [, optional, own, about] = /^\}? ?(\[)?((?:\w+\.)?\w+)[^\s]*[\s-]*([^@]*)/.exec(rest) ?? [];
+    return { kind: kind.replace(/=$/, ''), optional: optional || kind.endsWith('='), own, about };
+  });
+  const whole = type.split(/=(?!>)/)[0].trim() || said.find(({ own }) => own === pattern)?.kind || 'object';
+  const known = typeOf(whole, text);
+  const { properties = Object.create(null), required: declared } = known;
   const required = new Set(declared);
-  const names = pattern.startsWith('{') ? split(pattern.slice(1), ',').filter((part) => part[0] !== '.') : [];
-  for (const part of names) {
+  const names = pattern.startsWith('{') ? split(pattern.slice(1), ',') : [];
+  const isWhole = Boolean(known.properties || (names.length && known.type)) && !names.some((part) => part[0] === '.');
+  for (const part of names.filter((part) => part[0] !== '.')) {
     const [own] = part.split(/\W/);
-    if (!properties[own]) required.add(own);
+    if (!properties[own] && known.type) required.add(own);
     properties[own] ??= {};
     if (part.includes('=')) required.delete(own);
   }
-  for (const said of doc.split('@param ').slice(1)) {
-    const [, kind, optional, own, about] = /^(?:\{(.*?)\} )?(\[)?(?:\w+\.)?(\w+)[^\s]*[\s-]*([^@]*)/.exec(said) ?? [];
-    if (!own || own === pattern || (names.length && !properties[own])) continue;
-    properties[own] = { ...typeOf(kind ?? '', text), ...properties[own], description: about.trim() };
+  for (const { kind, optional, own: dotted, about } of said) {
+    const own = dotted?.replace(/^\w+\./, '');
+    if (!own || dotted === pattern || (names.length && !properties[own])) continue;
+    properties[own] = { ...typeOf(kind, text), ...properties[own], ...(about.trim() && { description: about.trim() }) };
     if (optional) required.delete(own);
   }
-  const parameters = { type: 'object', properties, required: [...required], additionalProperties: !names.length && !type };
-  return { description: doc.split('@')[0].trim(), entryPoint: name, parameters };
+  const parameters = { type: 'object', properties, required: [...required], additionalProperties: !isWhole };
+  const notes = known.type ? [] : [`the type ${whole}`];
+  return { description: doc.split('@')[0].trim(), entryPoint: name, parameters, notes };
 }
 
 console.log(JSON.stringify(draft(JSON.parse(require('node:fs').readFileSync(0, 'utf8')))));

@@ -41,7 +41,8 @@ def of_type(node):
     if name in ("Optional", "Union", "Annotated"):
         kept = [each for each in inner if getattr(each, "value", each) is not None]
         return of_type(kept[0]) if len(kept) == 1 or name == "Annotated" else {}
-    items = {"items": of_type(inner[0])} if inner and TYPES.get(name) == "array" else {}
+    kinds = [of_type(each) for each in inner if getattr(each, "value", each) is not ...]
+    items = {"items": kinds[0]} if TYPES.get(name) == "array" and kinds[:1] * len(kinds) == kinds != [] else {}
     return {"type": TYPES[name], **items} if name in TYPES else {}
 
 
@@ -77,30 +78,40 @@ def option(call, names, execution, parameters):
     said = {name: literal(value, names) for name, value in told.items()}
     words = [word for word in (literal(each, names) for each in call.args) if isinstance(word, str)]
     action = said.get("action") or last(told.get("action"))
-    if not words or action in ("help", "version"):
+    if action in ("help", "version") or last(told.get("help")) == "SUPPRESS":
         return
+    if not words or isinstance(told.get("type"), ast.Tuple):
+        return notes.append(f"the option of line {call.lineno}, whose name or type is not a plain one")
     flag, _, other = next((word for word in words if word.startswith("--")), words[0]).partition("/")
     name, nargs, kind, value = flag.lstrip("-"), said.get("nargs"), told.get("type"), said.get("default")
     is_flag, several = name != flag, nargs not in (None, "?", 1)
-    if is_flag and several and action != "extend":
+    if is_flag and several and (action != "extend" or isinstance(nargs, int)):
         if said.get("required"):
-            raise ValueError(f"{flag} takes several values after one flag: write action='extend'")
+            raise ValueError(f"{flag} takes several values after one flag: use --script")
         return notes.append(f"{flag}, which takes several values after one flag")
     picked, callee = said.get("choices"), getattr(kind, "func", kind)
     if last(callee) == "Choice":
         picked = literal(kind.args[0], names)
-    if other or said.get("is_flag") or said.get("count") or action[:6] in ("store_", "count", "Boolea"):
-        if value is True and action[:6] != "store_":
+    is_switch = other or said.get("is_flag") or said.get("count") or "flag_value" in told
+    if is_switch or action[:6] in ("store_", "count", "Boolea"):
+        if value is True and action[:6] != "store_" and "flag_value" not in told:
             name = "no-" + name
             flag = other or "--" + name
         schema = {"type": "boolean"}
     else:
         kind = TYPES.get(last(callee), "string").replace("boolean", "string")
         schema = {"enum": picked} if picked else {"type": kind}
-        is_list = several or action == "append" or said.get("multiple")
-        schema = {"type": "array", "items": schema} if is_list else typed(schema, value)
-    if isinstance(said.get("help"), str):
-        schema["description"] = said["help"].replace("%(default)s", str(value))
+        if several or action == "append" or said.get("multiple"):
+            schema = {"type": "array", "items": schema}
+            if nargs == "+" or isinstance(nargs, int) and nargs > 1:
+                schema["minItems"] = 1 if nargs == "+" else nargs
+        elif not is_flag:
+            schema = typed(schema, value)
+    about = (said.get("help") or "").replace("%(default)s", str(value)).replace("%%", "%")
+    if is_flag and value not in (None, "") and schema.get("type") != "boolean" and str(value) not in about:
+        about += f" (default: {value})"
+    if about:
+        schema["description"] = about.strip()
     if not is_flag:
         execution["positional"].append(name)
     elif flag != "--" + name:
@@ -117,7 +128,9 @@ def of_commands(tree, names):
     used = {last(node) for node in ast.walk(tree)}
     kinds = ["add_argument"] * ("ArgumentParser" in used) + ["option", "argument"] * ("command" in used)
     if "add_subparsers" in used or {"option", "group"} <= used:
-        raise ValueError("it has subcommands: write one script for each, or name a function with --entry")
+        raise ValueError("it has subcommands: write one script for each, or name a function of it with --entry")
+    if any("prefix_chars" in (each.arg or "") for call in calls for each in call.keywords):
+        raise ValueError("its options begin with other characters than -, or name files of words: write the manifest yourself")
     about = [node for node in tree.body if "option" in used and getattr(node, "decorator_list", None)]
     about = ast.get_docstring(about[-1]) if about else None
     execution = {"input": "argv", "flags": {}, "positional": []}
@@ -136,8 +149,8 @@ def draft(text, entry):
     names = {last(node.targets[0]): node.value for node in tree.body if isinstance(node, ast.Assign)}
     names.pop("", None)
     functions = {node.name: node for node in tree.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))}
-    found = of_commands(tree, names)
-    if entry or not found["parameters"]["properties"]:
+    found = None if entry else of_commands(tree, names)
+    if not found or not found["parameters"]["properties"]:
         public = [name for name in functions if name == entry or not entry and name[0] != "_"]
         if len(public) != 1:
             raise ValueError(f"name one function with --entry, or use --script; it has: {', '.join(functions) or 'none'}")

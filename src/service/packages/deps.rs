@@ -4,14 +4,15 @@ use super::build::{self, Packages, ResolvedLock, under_way};
 use super::need::{LineSink, Need, unusable};
 use crate::base::text;
 use crate::fault::{Fault, Kind};
-use crate::manifest::{Handler, Language};
+use crate::manifest::{Handler, Language, Skill};
 use crate::packages;
 use crate::packages::store::BuiltEnvironment;
 use crate::policy::packages::{Ecosystem, Package, PackageRules};
-use crate::policy::{Advisories, Decision};
+use crate::policy::{Advisories, Decision, RunTarget};
 use crate::registry::Tool;
 use crate::service::catalog::Catalog;
 use crate::service::requirements;
+use crate::service::script::SkillScript;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -139,9 +140,10 @@ fn lock_named(
     }
 }
 
-/// Like `need`, but as if the lock that will be written did not exist. An approval covers the lock,
-/// so the tool may wait for one, and so may an MCP server for its list.
-pub fn need_unlocked(catalog: &Catalog, reference: &str) -> Result<Option<Need>, Fault> {
+/// Like `needs`, but as if the locks that will be written did not exist; of a skill, what each of its
+/// scripts requires. An approval covers the lock, so the tool may wait for one, and so may an MCP
+/// server for its list.
+pub fn needs_unlocked(catalog: &Catalog, reference: &str) -> Result<Vec<Need>, Fault> {
     let decisions = catalog.decisions()?;
     let found = decisions.snapshot.find(reference)?;
     let mut tool = Tool::clone(&found);
@@ -149,13 +151,25 @@ pub fn need_unlocked(catalog: &Catalog, reference: &str) -> Result<Option<Need>,
         server.listed.get_or_insert_default();
     }
     let policies = &decisions.policies.without_approvals();
-    let machine = &decisions.rules.machine;
-    Need::from_decision(&requirements::decide_unlocked(
-        &tool,
-        &decisions.snapshot,
-        policies,
-        machine,
-    ))
+    let scripts = tool.manifest.skill().into_iter().flat_map(Skill::scripts);
+    let scripts = scripts.filter(|(_, language)| Ecosystem::for_language(*language).is_some());
+    let mut scripts: Vec<Option<RunTarget>> = scripts
+        .map(|(path, language)| {
+            let path = path.clone();
+            let site = SkillScript { path, language }.site_in(&tool);
+            Some(RunTarget { site, language })
+        })
+        .collect();
+    if scripts.is_empty() {
+        scripts.push(None);
+    }
+    let needs = scripts.iter().filter_map(|script| {
+        let (script, snapshot) = (script.as_ref(), &decisions.snapshot);
+        let machine = &decisions.rules.machine;
+        let decision = requirements::decide_unlocked(&tool, script, snapshot, policies, machine);
+        Need::from_decision(&decision).transpose()
+    });
+    needs.collect()
 }
 
 /// The packages that exist for a tool.

@@ -6,5 +6,5 @@ mod installer;
 mod need;
 
 pub use build::{BuildSettings, Packages, Ready, ResolvedLock, use_environment};
-pub use deps::{PackageState, PackageStatus, need_named, need_unlocked, needs, value};
+pub use deps::{PackageState, PackageStatus, need_named, needs, needs_unlocked, value};
 pub use need::Need;

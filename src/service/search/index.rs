@@ -17,6 +17,10 @@ const NAME_WEIGHT: f64 = 3.0;
 const TAG_WEIGHT: f64 = 2.0;
 const DESCRIPTION_WEIGHT: f64 = 1.0;
 const PARAMETER_WEIGHT: f64 = 0.3;
+/// How much the beginning of a word counts beside it, as what related words share (`merge`, `merger`),
+/// and its length.
+const BEGINNING_WEIGHT: f64 = 0.3;
+const BEGINNING_CHARS: usize = 4;
 /// How much a single character counts beside a pair, in scripts without spaces.
 const CHARACTER_WEIGHT: f64 = 0.5;
 /// The beginning of a description says what a tool is for, the rest how it is used.
@@ -225,6 +229,11 @@ impl WordCounts {
                 .filter(|c| word.chars().count() == 2 && is_unspaced(*c))
             {
                 *self.0.entry(c.to_string()).or_default() += weight * CHARACTER_WEIGHT;
+            }
+            let beginning = head(&stem, BEGINNING_CHARS);
+            if beginning.len() < stem.len() {
+                // No word has a hyphen.
+                *self.0.entry(beginning + "-").or_default() += weight * BEGINNING_WEIGHT;
             }
             *self.0.entry(stem.into_owned()).or_default() += weight;
         }

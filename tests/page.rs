@@ -16,7 +16,9 @@ fn tools(playground: &Playground, words: &str) {
     } else {
         format!("/srv/none/{}", words.replace('/', "|"))
     };
-    let tries = format!("try:\n    open({tried:?})\nexcept OSError:\n    print('1')\n");
+    // JSON's text of a string is Python's, too.
+    let (tried, said) = (json!(tried), json!(words));
+    let tries = format!("try:\n    open({tried})\nexcept OSError:\n    print('1')\n");
     playground.tool("tries", "python", &tries, json!({}));
     let own = "[files]\nread = [{ path = \"./**\", why = \"w\" }]\n";
     playground.policy("tries", "esc:tries", &format!("observe = true\n{own}"));
@@ -33,7 +35,7 @@ fn tools(playground: &Playground, words: &str) {
     );
     if !words.is_empty() {
         let evil =
-            format!("import sys\nprint({words:?}, file=sys.stderr)\nraise SystemExit({words:?})\n");
+            format!("import sys\nprint({said}, file=sys.stderr)\nraise SystemExit({said})\n");
         playground.tool("evil", "python", &evil, shown);
     }
     playground.allow_builtin_tools();

@@ -121,8 +121,8 @@ def ordinary(page):
     page.go("waiting")
     page.has("No call waits")
     for words, runs in [("Agree", True), ("Refuse", False)]:
-        # An answer to a list that has just changed is not taken.
-        page.js(f"""new MutationObserver((_, self) => {{
+        # An answer to a list that has just changed is not taken: here no time passes until the test says so.
+        page.js(f"""performance.now = () => 0; new MutationObserver((_, self) => {{
             const answer = [...document.querySelectorAll('button')].find((it) => it.textContent === '{words}');
             if (answer) {{ self.disconnect(); answer.click(); }}
         }}).observe(document.querySelector('main'), {{ childList: true, subtree: true }})""")
@@ -131,7 +131,7 @@ def ordinary(page):
         page.has("it spends money")
         page.left("waiting")
         page.has("The list has just changed")
-        page.js("new Promise((later) => setTimeout(later, 600))")
+        page.js("performance.now = () => 1000")
         page.click(words)
         thread.join(60)
         assert ended[0].get("success") is runs or not runs and ended[0]["error"]["type"] == "AuthorizationError", ended
@@ -185,8 +185,8 @@ def hostile(page):
     """Everything that tools and callers say is text; the same is a script in a page that does not take care."""
     url, payload = page.facts["url"], page.facts["payload"]
     begin = payload.split("\u202e")[0]
-    for tool in ["esc:evil", "esc:tries"]:
-        page.called(tool, {"x": payload}, "alice")
+    for tool, ends in [("esc:evil", "ScriptError"), ("esc:tries", None)]:
+        assert page.called(tool, {}, "alice").get("error", {}).get("type") == ends, tool
     page.call("esc:pay", {"to": payload}, "alice")
     page.open(url + "/")
     page.sign_in(page.facts["ops"])

@@ -97,6 +97,8 @@ class Refused extends Error {
   constructor(status, error) {
     super([error?.message ?? `The server answered with status ${status}.`, error?.person].filter(Boolean).join('\n'));
     this.status = status;
+    // Rules that cannot be read are a 403, too, and concern the operator most.
+    this.isForOthers = status === 403 && error?.type === 'AuthorizationError';
   }
 }
 
@@ -703,7 +705,7 @@ async function look(current, isForced) {
   } catch (error) {
     if (view !== current) return;
     if (error.status === 401) signIn('The server does not accept this token any more.');
-    else if (error.status === 403) signIn(NOT_OPERATOR);
+    else if (error.isForOthers) signIn(NOT_OPERATOR);
     else {
       current.failed = true;
       fail(error.message);
@@ -789,7 +791,7 @@ async function enter() {
   } catch (error) {
     const isFirst = !token;
     if (error.status === 401) signIn(isFirst ? null : 'The server does not accept this token.');
-    else if (error.status === 403) signIn(NOT_OPERATOR);
+    else if (error.isForOthers) signIn(NOT_OPERATOR);
     else signIn(error.message);
     return;
   }

@@ -2,7 +2,7 @@
 
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
-use super::{host, words};
+use super::{host, terminal, words};
 use crate::base;
 use crate::base::text::printable;
 use crate::manifest::Selector;
@@ -117,7 +117,14 @@ fn list(log: &audit::Log, args: &Args) -> io::Result<ExitCode> {
     } else {
         let all = ended.iter().chain(&running);
         let rows: Vec<Value> = all.map(row).collect();
-        words::show(words::table(&rows, &COLUMNS, &["message"]).as_bytes());
+        let is_narrow = terminal::columns().is_some_and(|columns| columns < WIDE_COLUMNS);
+        let columns = COLUMNS.iter().filter(|name| !is_narrow || **name != "call");
+        let columns: Vec<&str> = columns.copied().collect();
+        let below: &[&str] = match is_narrow {
+            true => &["call", "message"],
+            false => &["message"],
+        };
+        words::show(words::table(&rows, &columns, below).as_bytes());
     }
     // A record that was written meanwhile was shown already.
     let last = ended.last().and_then(place);
@@ -144,6 +151,8 @@ fn place(record: &Value) -> Option<u64> {
     record["chain"]["n"].as_u64()
 }
 
+/// A terminal of fewer columns shows the ids of calls below their rows.
+const WIDE_COLUMNS: usize = 110;
 const COLUMNS: [&str; 6] = ["time", "call", "caller", "tool", "outcome", "ms"];
 
 /// What the table says of a call.

@@ -5,7 +5,6 @@ use super::{remote, words};
 use crate::base::text::printable;
 use crate::service::Question;
 use http::Method;
-use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use std::process::ExitCode;
 
@@ -64,13 +63,6 @@ pub struct StatusArgs {
     pub json: bool,
 }
 
-/// When something began, as people read it: `2m 3s ago`.
-fn age(began: &Value) -> Value {
-    let began = began.as_str().and_then(|it| it.parse::<Timestamp>().ok());
-    let age = began.map(|began| Timestamp::now().duration_since(began).as_secs());
-    json!(age.map(|seconds| format!("{:#} ago", SignedDuration::from_secs(seconds))))
-}
-
 /// Prints an answer: JSON for a program, else its text.
 fn show(answer: &Value, json: bool, text: impl FnOnce() -> String) -> anyhow::Result<ExitCode> {
     words::answer(answer, json, text);
@@ -88,7 +80,7 @@ pub fn ps(args: &PsArgs) -> anyhow::Result<ExitCode> {
         args.json,
         || {
             for row in calls.iter_mut().chain(&mut ready) {
-                row["began"] = age(&row["began"]);
+                row["began"] = json!(words::age(&words::flat(&row["began"])));
             }
             let mut text = if calls.is_empty() {
                 "No call runs.".to_owned()

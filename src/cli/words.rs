@@ -10,6 +10,7 @@ use crate::executor::Progress;
 use crate::executor::{Part, ToolAnswer};
 use crate::sandbox;
 use crate::service::runlog;
+use jiff::{SignedDuration, Timestamp};
 use nix::errno::Errno;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -24,9 +25,11 @@ const MAX_LINE_BYTES: usize = 100;
 /// Widest column of a table that no terminal shows, characters.
 const MAX_COLUMN_CHARS: usize = 56;
 /// A terminal's table is made no narrower than columns of this, characters.
-const MIN_COLUMN_CHARS: usize = 8;
+const MIN_COLUMN_CHARS: usize = 6;
 /// Columns that are whole also where a table does not fit: people copy what is in them.
 const WHOLE_COLUMNS: [&str; 2] = ["call", "id"];
+/// Columns that are cut after all others.
+const LATE_COLUMNS: [&str; 2] = ["time", "outcome"];
 
 /// A write to standard output has failed.
 static LOST: AtomicBool = AtomicBool::new(false);
@@ -328,7 +331,7 @@ fn fit(widths: &mut [usize], names: &[&str], room: usize) {
         let cells = widths.iter_mut().zip(names);
         let widest = cells
             .filter(|(width, name)| **width > MIN_COLUMN_CHARS && !WHOLE_COLUMNS.contains(name))
-            .max_by_key(|(width, _)| **width);
+            .max_by_key(|(width, name)| (!LATE_COLUMNS.contains(name), **width));
         match widest {
             Some((width, _)) => *width -= 1,
             None => break,
@@ -486,6 +489,13 @@ pub fn quote(word: &str) -> String {
     } else {
         format!("'{}'", word.replace('\'', r"'\''"))
     }
+}
+
+/// How long ago a time was, as people read it: `2m 3s ago`.
+pub fn age(time: &str) -> Option<String> {
+    let time = time.parse::<Timestamp>().ok()?;
+    let seconds = Timestamp::now().duration_since(time).as_secs();
+    Some(format!("{:#} ago", SignedDuration::from_secs(seconds)))
 }
 
 /// An amount of bytes: `10 KB`.

@@ -94,7 +94,7 @@ fn a_terminal_has_colours_and_its_width_and_a_pipe_has_neither() {
         assert!(!piped.contains("[1/1]"), "{verb:?}: {piped:?}");
         let plain = on_terminal(&playground, 100, false, verb);
         assert!(!plain.contains("\u{1b}[3"), "{verb:?}: {plain:?}");
-        for columns in [100, 160] {
+        for columns in [80, 100, 160] {
             let shown = on_terminal(&playground, columns, true, verb);
             // What stands below a row is a line of its own.
             let lines = lines(&shown);

@@ -164,9 +164,13 @@ pub fn needs_unlocked(catalog: &Catalog, reference: &str) -> Result<Vec<Need>, F
         scripts.push(None);
     }
     let needs = scripts.iter().filter_map(|script| {
-        let (script, snapshot) = (script.as_ref(), &decisions.snapshot);
-        let machine = &decisions.rules.machine;
-        let decision = requirements::decide_unlocked(&tool, script, snapshot, policies, machine);
+        let decision = requirements::decide_unlocked(
+            &tool,
+            script.as_ref(),
+            &decisions.snapshot,
+            policies,
+            &decisions.rules.machine,
+        );
         Need::from_decision(&decision).transpose()
     });
     needs.collect()

@@ -6,7 +6,7 @@
 
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
-use super::{host, terminal, words};
+use super::{doctor, host, terminal, words};
 use crate::manifest::Language;
 use crate::policy;
 use serde_json::{Value, json};
@@ -21,7 +21,7 @@ const PEER: &str = include_str!("../../scoreboard/peers/toolhost.py");
 
 const TABLES: [words::Table; 1] = [("probes", &["name", "layer", "verdict"], &["effects", "why"])];
 
-pub fn run(settings: &Settings, json: bool, all: bool) -> anyhow::Result<ExitCode> {
+pub fn run(settings: &Settings, args: &doctor::Args) -> anyhow::Result<ExitCode> {
     let program = std::env::current_exe()?;
     let given = json!({
         "probes": PROBES, "script": SCRIPT, "peer": PEER, "settings": { "program": program },
@@ -38,10 +38,10 @@ pub fn run(settings: &Settings, json: bool, all: bool) -> anyhow::Result<ExitCod
         "kernel": nix::sys::utsname::uname()?.release().to_string_lossy(),
         "held": held, "judged": held + escaped, "of": probes.len(), "probes": probes,
     });
-    words::answer(&report, json, || {
+    words::answer(&report, args.json, || {
         let shown = probes
             .iter()
-            .filter(|probe| all || probe["verdict"] != "held");
+            .filter(|probe| args.all || probe["verdict"] != "held");
         let shown = json!({ "probes": shown.collect::<Vec<_>>() });
         let head = format!(
             "{held} of {} probes were held, of {} that ship.",

@@ -69,7 +69,7 @@ const SHORT: [&str; 6] = [
 
 pub fn run(settings: &Settings, args: &Args) -> anyhow::Result<ExitCode> {
     if args.attacks {
-        return attacks::run(settings, args.json, args.all);
+        return attacks::run(settings, args);
     }
     let launchers = Arc::new(host::launchers(settings)?);
     let runtime = process::runtime()?;

@@ -244,7 +244,7 @@ impl Reader<'_> {
         let walk = WalkDir::new(at).into_iter().filter_entry(|entry| {
             let path = Found::new(entry, tree, at).path;
             entry.file_name() != CACHE
-                // A link is no part of a skill: what it leads to was not approved.
+                // A link does not belong to a skill: what it leads to was not approved.
                 && !(is_skill && entry.path_is_symlink())
                 && results.as_ref() != Some(&path)
                 && !written.iter().any(|point| point.takes(&path))

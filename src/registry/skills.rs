@@ -81,7 +81,7 @@ fn read(candidate: &Candidate, path: &Path) -> Result<(Tool, Vec<Problem>), Prob
 
 fn is_shown(entry: &DirEntry) -> bool {
     let name = entry.file_name().to_string_lossy();
-    // What a script leaves is no part of the skill, nor is what lies in the place of that.
+    // What a script leaves does not belong to the skill, nor does what lies in its place.
     let is_output = entry.depth() == 1 && name == OUTPUT;
     !name.starts_with('.') && !SKIPPED_FOLDERS.contains(&&*name) && !is_output
 }

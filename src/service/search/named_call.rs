@@ -78,7 +78,7 @@ fn read_skill(arguments: Arguments) -> Result<NamedCall, Arguments> {
     };
     match skill {
         Some(skill) => Ok(NamedCall {
-            // A version is no part of a skill's name, and no tool has this one.
+            // A name has no version in it, and no tool has this one.
             tool: format!("{NAMESPACE}:{}", skill.replace('@', "?")),
             arguments,
         }),

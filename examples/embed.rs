@@ -1,5 +1,5 @@
 //! toolhost inside a program: a tool that is a function of this program, and scripts behind the
-//! layers. `cargo run --example embed -- ROOT TOOL ARGUMENTS`; docs/EMBEDDING.md goes through it.
+//! layers. `cargo run --example embed -- ROOT TOOL ARGUMENTS`; docs/RECIPES.md goes through it.
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::error::Error;

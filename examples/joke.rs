@@ -1,4 +1,5 @@
-//! A tool service in Rust: `cargo run --example joke -- amqp://localhost`. docs/TOOL-SERVICES.md has its descriptors.
+//! A tool service in Rust: `cargo run --example joke -- amqp://localhost`.
+//! docs/reference/TOOL-SERVICES.md has its descriptors.
 use serde_json::{Map, Value, json};
 use toolhost::broker::{ReplyStream, ServiceRequest, Terms, ToolService, Topic, serve};
 

@@ -566,11 +566,11 @@ fn a_process_that_waits_for_its_call_is_gone() {
     assert!(by_http(&web, "esc:mark").contains(WORKED));
 }
 
-/// Every command of docs/INCIDENT.md runs as written, in a copy of what is shipped.
+/// Every command of docs/TROUBLESHOOTING.md runs as written, in a copy of what is shipped.
 #[test]
 fn the_steps_of_the_document_run_as_written() {
     let playground = shipped::playground(Who::ours());
-    let text = fs::read_to_string(repository("docs/INCIDENT.md")).unwrap();
+    let text = section_of("docs/TROUBLESHOOTING.md", "A tool did what it should not");
     let mut program =
         "set -euo pipefail\ntoolhost call reports:write name=a rows='[{\"a\": 1}]'\n".to_owned();
     for rest in text.split("```bash\n").skip(1) {

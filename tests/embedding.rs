@@ -1,4 +1,4 @@
-//! docs/EMBEDDING.md: its program, a function as a tool, and a script behind the layers beside it.
+//! docs/RECIPES.md: its program, a function as a tool, and a script behind the layers beside it.
 
 use crate::prelude::*;
 
@@ -13,7 +13,7 @@ fn embedded(playground: &Playground, tool: &str, arguments: &str) -> Value {
 
 #[test]
 fn the_page_is_its_example_and_functions_are_tools() {
-    let page = include_str!("../docs/EMBEDDING.md");
+    let page = include_str!("../docs/RECIPES.md");
     let unindented = |text: &str| -> String {
         let lines = text
             .lines()

@@ -4,7 +4,7 @@
 use crate::prelude::*;
 use toolhost::sandbox;
 
-/// Level of each module, the highest first (docs/ARCHITECTURE.md).
+/// Level of each module, the highest first (docs/internals/ARCHITECTURE.md).
 const LEVELS: [(&str, u8); 13] = [
     ("cli", 6),
     ("transport", 5),

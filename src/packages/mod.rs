@@ -1,5 +1,5 @@
 //! What a script requires of a package index, as the files beside it say, and the store of what was
-//! built. docs/PACKAGES.md has the table of files and which wins.
+//! built. docs/reference/PACKAGES.md has the table of files and which wins.
 //!
 //! A lock of a format that is read here becomes the list of approved packages; everything else is
 //! only input to `deps lock`. No address and no path in such a file counts.

@@ -374,7 +374,7 @@ fn with_key(table: &str, key: &str) -> (&'static str, Vec<(&'static str, String)
 
 #[test]
 fn every_key_has_the_effect_that_the_table_says() {
-    let documented = include_str!("../../docs/PACKAGES.md");
+    let documented = include_str!("../../docs/reference/PACKAGES.md");
     for row in keys::rows() {
         let words = row.keys.split(' ').map(|key| match key {
             "*" => "every other".to_owned(),
@@ -382,7 +382,10 @@ fn every_key_has_the_effect_that_the_table_says() {
         });
         let words = words.collect::<Vec<_>>().join(", ");
         let line = format!("| {words} | {} | {} |", row.effect, row.why);
-        assert!(documented.contains(&line), "docs/PACKAGES.md lacks {line}");
+        assert!(
+            documented.contains(&line),
+            "docs/reference/PACKAGES.md lacks {line}"
+        );
         for key in row.keys.split(' ').filter(|_| row.effect != "honoured") {
             let key = if key == "*" { "x-other" } else { key };
             let (script, mut files) = with_key(row.table, key);

@@ -470,7 +470,7 @@ fn missing_package(words: &str, about: &DenialContext) -> Option<String> {
     let how = match &about.decision.packages.required {
         _ if about.tool.manifest.id != policy::RUN_CODE => {
             "this host installs what a file beside the script asks for, where the policy allows \
-                it (docs/PACKAGES.md)"
+                it (docs/reference/PACKAGES.md)"
                 .to_owned()
         }
         Some(required) => {

@@ -1,5 +1,5 @@
 //! The report: everything about one call that a caller may know; its JSON is the outcome of
-//! docs/CALLS.md. What an agent reads holds no path of this host and no text of a policy.
+//! docs/reference/CALLS.md. What an agent reads holds no path of this host and no text of a policy.
 
 use super::artifacts::{ListedArtifact, OpenArtifact};
 use super::client_call::ClientCall;

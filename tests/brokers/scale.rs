@@ -53,7 +53,7 @@ fn every_config_file_is_taken_with_the_tools_that_are_shipped() {
         guide("scale/config.toml"),
         config_map(&guide("scale/kubernetes.yaml")),
     ];
-    configs.extend(blocks(&guide("SCALE.md")));
+    configs.extend(blocks(&guide("reference/SCALE.md")));
     assert!(configs.len() >= 3, "{configs:?}");
     for config in configs {
         let file = folder.join("config.toml");

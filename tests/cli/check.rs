@@ -480,7 +480,7 @@ fn a_policy_that_is_not_read_is_a_warning_and_hidden_files_are_none() {
             "{name}: {problems:?}"
         );
     }
-    // The key of docs/API-KEY.md lies there because a policy says so.
+    // The key of docs/RECIPES.md lies there because a policy says so.
     let key = host.put("sandbox-policies/rates.key", "hunter2-hunter2");
     fs::set_permissions(key, fs::Permissions::from_mode(0o600)).unwrap();
     assert!(host.run(&["check"]).1.contains("rates.key"), "the control");

@@ -5,9 +5,9 @@
 //! the same thing behind the same layers; the outcome, the files outside and the record must be the
 //! same. The word for "no" is the mechanism's own: a kernel and a WASI library number their errors
 //! differently, so a row names both. Where an engine lacks the mechanism the row says in `wasi`
-//! what it does instead, and docs/MANIFEST.md says so too. The control is the same probe where it
-//! may succeed. One server makes all calls of a table, so that each is decided beside the others
-//! and after them.
+//! what it does instead, and docs/reference/MANIFEST.md says so too. The control is the same probe
+//! where it may succeed. One server makes all calls of a table, so that each is decided beside the
+//! others and after them.
 
 use crate::prelude::*;
 mod files;

@@ -56,6 +56,25 @@ pub fn repository(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
 }
 
+/// Every page of docs/, also those of its folders.
+pub fn pages_of_docs() -> Vec<PathBuf> {
+    let entries = walkdir::WalkDir::new(repository("docs")).sort_by_file_name();
+    entries
+        .into_iter()
+        .map(|entry| entry.unwrap().into_path())
+        .filter(|path| path.extension().is_some_and(|end| end == "md"))
+        .collect()
+}
+
+/// What stands below a heading of a page, up to the next one of that level.
+pub fn section_of(page: &str, heading: &str) -> String {
+    let text = std::fs::read_to_string(repository(page)).unwrap();
+    let (_, rest) = text
+        .split_once(&format!("\n## {heading}\n"))
+        .unwrap_or_else(|| panic!("{page} has no section {heading:?}"));
+    rest.split("\n## ").next().unwrap().to_owned()
+}
+
 /// The processor time of this thread so far: what work takes, however busy the machine is.
 pub fn processor_time() -> Duration {
     let usage = nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_THREAD).unwrap();

@@ -47,8 +47,8 @@ fn adder(playground: &Playground) {
     playground.tool("add", "python", script, more);
 }
 
-/// Scenarios that ask for sampling or roots, which MCP has deprecated (docs/MCP.md), and how many of
-/// their checks do.
+/// Scenarios that ask for sampling or roots, which MCP has deprecated (docs/reference/MCP.md), and
+/// how many of their checks do.
 const NOT_OFFERED: [(&str, usize); 6] = [
     ("tools-call-sampling", 1),
     ("input-required-result-basic-sampling", 1),

@@ -461,7 +461,7 @@ fn blocks(text: &str) -> Vec<(&str, &str)> {
 #[test]
 fn the_page_about_keys_can_be_followed() {
     in_our_world(|world| {
-        let page = fs::read_to_string(repository("docs/API-KEY.md")).unwrap();
+        let page = section_of("docs/RECIPES.md", "A tool that calls an API with a key");
         let mut shell = world.playground.outside("/bin/sh");
         let commands = blocks(&page)
             .into_iter()

@@ -50,10 +50,7 @@ fn filled(line: &str, playground: &Playground, call: &str) -> String {
 /// it.
 fn commands() -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
-    let files = fs::read_dir(repository("docs"))
-        .unwrap()
-        .map(|entry| entry.unwrap().path());
-    for path in files.filter(|path| path.extension().is_some_and(|end| end == "md")) {
+    for path in pages_of_docs() {
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
         let text = fs::read_to_string(&path).unwrap().replace("\\\n", " ");
         let mut block: Option<&str> = None;
@@ -106,7 +103,11 @@ fn every_command_of_the_documents_is_one() {
     let commands = commands();
     assert!(commands.len() >= 15, "{commands:?}");
     let playground = shipped::playground(Who::ours());
-    put(&playground, "reply.txt", &blocks("ACTION.md", "xml")[0]);
+    put(
+        &playground,
+        "reply.txt",
+        &blocks("reference/ACTION.md", "xml")[0],
+    );
     put(&playground, "sales.csv", "a,b\n1,2\n");
     playground.settle();
     let call = playground.call("data:csv-summary", "{}").out["id"]
@@ -155,12 +156,12 @@ fn blocks(document: &str, language: &str) -> Vec<String> {
         .collect()
 }
 
-/// The first tool of docs/MANIFEST.md is two files that work.
+/// The first tool of docs/reference/MANIFEST.md is two files that work.
 #[test]
 fn the_documents_tool_works() {
     let (manifest, script) = (
-        blocks("MANIFEST.md", "json"),
-        blocks("MANIFEST.md", "python"),
+        blocks("reference/MANIFEST.md", "json"),
+        blocks("reference/MANIFEST.md", "python"),
     );
     let document: Value = serde_json::from_str(&manifest[0]).unwrap();
     let playground = Playground::new(Who::ours(), "/var/tmp");
@@ -194,8 +195,8 @@ fn the_documents_tool_works() {
 
 #[test]
 fn records_actions_policies_and_settings_are_as_the_documents_say() {
-    // docs/STATE.md has every field of a record, and says which are always there.
-    let text = fs::read_to_string(repository("docs/STATE.md")).unwrap();
+    // docs/reference/STATE.md has every field of a record, and says which are always there.
+    let text = fs::read_to_string(repository("docs/reference/STATE.md")).unwrap();
     let rows = text
         .split("## A line of the log")
         .nth(1)
@@ -226,20 +227,21 @@ fn records_actions_policies_and_settings_are_as_the_documents_say() {
             "{unknown:?} {missing:?}: {record:?}"
         );
     }
-    // Each action of docs/ACTION.md has the observation that stands below it.
+    // Each action of docs/reference/ACTION.md has the observation that stands below it.
     let act = |text: &str| {
         let mut command = playground.host();
         command.arg("act");
         finish(command, text.as_bytes()).text()
     };
-    let taught = blocks("ACTION.md", "text")[0].replace("the id of the tool", "data:csv-summary");
+    let taught =
+        blocks("reference/ACTION.md", "text")[0].replace("the id of the tool", "data:csv-summary");
     let taught = taught.replace("the name of a parameter", "file");
     let told = act(&taught.replace("its value; an object or a list as JSON", "sales.csv"));
     assert!(
         told.contains("data:csv-summary executed successfully"),
         "{told}"
     );
-    let actions = blocks("ACTION.md", "xml");
+    let actions = blocks("reference/ACTION.md", "xml");
     assert_eq!(actions.len(), 6);
     for pair in actions.chunks(2) {
         let told = act(&pair[0]);
@@ -256,8 +258,9 @@ fn records_actions_policies_and_settings_are_as_the_documents_say() {
     let config = config.to_str().unwrap();
     let ended = playground.cli(&["--config", config, "call", "examples:echo", "message=m"]);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    // The policy of docs/POLICY.md loads as it stands, and governs the tool that it names.
-    let policy = &blocks("POLICY.md", "toml")[0];
+    // The policy of docs/reference/POLICY.md loads as it stands, and governs the tool that it
+    // names.
+    let policy = &blocks("reference/POLICY.md", "toml")[0];
     let write = |text: &str| {
         put(&playground, "sandbox-policies/reports.policy.toml", text);
         playground.settle();

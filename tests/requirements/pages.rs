@@ -6,15 +6,6 @@ fn text(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// The pages of docs/.
-fn pages() -> Vec<PathBuf> {
-    let entries = fs::read_dir(repository("docs")).unwrap();
-    entries
-        .map(|entry| entry.unwrap().path())
-        .filter(|path| path.extension().is_some_and(|end| end == "md"))
-        .collect()
-}
-
 /// A heading as the end of an address.
 fn anchor(line: &str) -> String {
     let words = line.trim_start_matches('#').trim().to_lowercase();
@@ -34,7 +25,7 @@ fn has_heading(text: &str, heading: &str) -> bool {
 fn every_link_leads_to_a_page_and_its_heading() {
     let beside = ["README.md", "CONTRIBUTING.md", "SECURITY.md"].map(repository);
     let mut tried = 0;
-    for page in pages().into_iter().chain(beside) {
+    for page in pages_of_docs().into_iter().chain(beside) {
         let own = text(&page);
         let links = own
             .split("](")
@@ -65,13 +56,14 @@ fn the_index_has_every_page_once() {
     let index = text(&repository("docs/README.md"));
     let rows = index.lines().filter(|line| line.starts_with("| ["));
     let mut listed: Vec<&str> = rows
-        .map(|row| row.split(['[', ']']).nth(1).unwrap())
+        .map(|row| row.split(['(', ')']).nth(1).unwrap())
         .collect();
     listed.sort_unstable();
-    let pages = pages();
+    let docs = repository("docs");
+    let pages = pages_of_docs();
     let names = pages
         .iter()
-        .map(|path| path.file_name().unwrap().to_str().unwrap());
+        .map(|path| path.strip_prefix(&docs).unwrap().to_str().unwrap());
     let mut there: Vec<&str> = names.filter(|name| *name != "README.md").collect();
     there.sort_unstable();
     assert_eq!(listed, there);

@@ -651,10 +651,10 @@ fn the_arguments_of_a_turn_are_in_the_bound_of_a_response() {
     assert_eq!((playground.records().len(), model.heard().len()), (60, 2));
 }
 
-/// The examples of docs/RESPONSES.md run as they stand.
+/// The examples of docs/reference/RESPONSES.md run as they stand.
 #[test]
 fn the_examples_of_the_page_run() {
-    let text = fs::read_to_string(repository("docs/RESPONSES.md")).unwrap();
+    let text = fs::read_to_string(repository("docs/reference/RESPONSES.md")).unwrap();
     let block = |kind: &str| {
         let (_, rest) = text.split_once(&format!("```{kind}\n")).unwrap();
         rest.split_once("```").unwrap().0.to_owned()

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// Makes `Kind` and what is said of each kind from one list.
 macro_rules! kinds {
     ($($kind:ident: $origin:ident),+ $(,)?) => {
-        /// The closed list of error types, explained in docs/CALLS.md.
+        /// The closed list of error types, explained in docs/reference/CALLS.md.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
         pub enum Kind {
             $($kind),+
@@ -17,7 +17,8 @@ macro_rules! kinds {
         impl Kind {
             pub const ALL: [Kind; 17] = [$(Kind::$kind),+];
 
-            /// Each kind has one origin, which also gives the exit status (docs/CALLS.md).
+            /// Each kind has one origin, which also gives the exit status
+            /// (docs/reference/CALLS.md).
             pub fn origin(self) -> Origin {
                 match self {
                     $(Kind::$kind => Origin::$origin),+
@@ -165,7 +166,7 @@ mod tests {
 
     #[test]
     fn the_closed_list_is_documented() {
-        let document = include_str!("../../../docs/CALLS.md");
+        let document = include_str!("../../../docs/reference/CALLS.md");
         let rows: Vec<&str> = document
             .lines()
             .filter(|line| line.starts_with("| `"))

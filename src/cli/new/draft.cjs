@@ -59,7 +59,7 @@ function draft({ text, entry }) {
   const found = heads.filter(([, isExported, name]) => (entry ? name === entry : isExported || text.includes('exports')));
   if (found.length !== 1) {
     const own = heads.map((head) => head[2]).join() || 'none in a line that begins with export, function or const';
-    return { refused: `name one function with --entry, or use --script (docs/MANIFEST.md, "input": "argv" for options); it has: ${own}` };
+    return { refused: `name one function with --entry, or use --script (docs/reference/MANIFEST.md, "input": "argv" for options); it has: ${own}` };
   }
   const [{ index, 0: head, 2: name }] = found;
   const before = text.slice(0, index).trimEnd();

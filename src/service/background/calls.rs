@@ -415,8 +415,8 @@ impl Background {
         lock(&self.kept).job(id).map_or(0, |open| open.job.bytes)
     }
 
-    /// The outcome of a call that ended, as JSON for its caller (docs/CALLS.md). `None`: open, or
-    /// unknown.
+    /// The outcome of a call that ended, as JSON for its caller (docs/reference/CALLS.md). `None`:
+    /// open, or unknown.
     pub async fn result(&self, who: &Caller, id: &str) -> Result<Option<String>, Fault> {
         {
             let kept = lock(&self.kept);

@@ -285,8 +285,9 @@ impl OpenQuestions {
     }
 }
 
-/// The person at the client of this request, who says whether its call may run (docs/POLICY.md,
-/// "Confirm"). An answer counts once, for one caller, tool and set of arguments.
+/// The person at the client of this request, who says whether its call may run
+/// (docs/reference/POLICY.md, "Confirm"). An answer counts once, for one caller, tool and set of
+/// arguments.
 pub struct Person {
     /// Whether the caller is an operator.
     pub operator: bool,

@@ -3,9 +3,10 @@
 //!
 //! An allow list, so a call of a newer kernel is refused until somebody has read what it does. The
 //! lists were made from what Python, Node, Bun, their most used packages, a shell with coreutils,
-//! static Go and musl programs and our own worker asked for; docs/SYSCALLS.md names what was asked
-//! for and is refused, with the errors. A call of another architecture kills the process. The
-//! program is a binary search tree, which the kernel loads three times faster than a linear list.
+//! static Go and musl programs and our own worker asked for; docs/reference/SYSCALLS.md names what
+//! was asked for and is refused, with the errors. A call of another architecture kills the process.
+//! The program is a binary search tree, which the kernel loads three times faster than a linear
+//! list.
 
 mod bpf;
 mod local;

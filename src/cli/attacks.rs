@@ -6,7 +6,7 @@
 
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
-use super::{doctor, host, terminal, words};
+use super::{host, terminal, words};
 use crate::manifest::Language;
 use crate::policy;
 use serde_json::{Value, json};
@@ -21,7 +21,14 @@ const PEER: &str = include_str!("../../scoreboard/peers/toolhost.py");
 
 const TABLES: [words::Table; 1] = [("probes", &["name", "layer", "verdict"], &["effects", "why"])];
 
-pub fn run(settings: &Settings, args: &doctor::Args) -> anyhow::Result<ExitCode> {
+/// How the probes are shown.
+pub struct Shown {
+    pub json: bool,
+    /// Also those that were held.
+    pub all: bool,
+}
+
+pub fn run(settings: &Settings, shown: Shown) -> anyhow::Result<ExitCode> {
     let program = std::env::current_exe()?;
     let given = json!({
         "probes": PROBES, "script": SCRIPT, "peer": PEER, "settings": { "program": program },
@@ -38,17 +45,17 @@ pub fn run(settings: &Settings, args: &doctor::Args) -> anyhow::Result<ExitCode>
         "kernel": nix::sys::utsname::uname()?.release().to_string_lossy(),
         "held": held, "judged": held + escaped, "of": probes.len(), "probes": probes,
     });
-    words::answer(&report, args.json, || {
-        let shown = probes
+    words::answer(&report, shown.json, || {
+        let rows = probes
             .iter()
-            .filter(|probe| args.all || probe["verdict"] != "held");
-        let shown = json!({ "probes": shown.collect::<Vec<_>>() });
+            .filter(|probe| shown.all || probe["verdict"] != "held");
+        let rows = json!({ "probes": rows.collect::<Vec<_>>() });
         let head = format!(
             "{held} of {} probes were held, of {} that ship.",
             held + escaped,
             probes.len()
         );
-        format!("{head}\n{}", words::render(&shown, &TABLES))
+        format!("{head}\n{}", words::render(&rows, &TABLES))
     });
     // A machine on which nothing could be judged has shown nothing.
     let is_good = failed == 0 && held > 0;

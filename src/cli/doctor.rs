@@ -69,7 +69,11 @@ const SHORT: [&str; 6] = [
 
 pub fn run(settings: &Settings, args: &Args) -> anyhow::Result<ExitCode> {
     if args.attacks {
-        return attacks::run(settings, args);
+        let shown = attacks::Shown {
+            json: args.json,
+            all: args.all,
+        };
+        return attacks::run(settings, shown);
     }
     let launchers = Arc::new(host::launchers(settings)?);
     let runtime = process::runtime()?;

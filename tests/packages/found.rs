@@ -116,7 +116,7 @@ fn packages_are_off_unless_a_policy_says_so_or_somebody_installed_them() {
         runs(&playground, name);
         assert_eq!(listed(name)["available"], true);
     }
-    let sentence = "python packages (requirements.txt), which no policy allows: write \
+    let sentence = "its python packages (requirements.txt), which no policy allows: write \
                     `[packages]` and, on a line below, `python = { index = \"default\"";
     let loose = format!("CapabilityError: {}", sentence.replace('"', "\\\""));
     for (name, wanted) in [
@@ -317,7 +317,7 @@ fn the_files_of_others_say_nothing_of_a_script() {
     playground.policy("core", "core:execute-python-script", OWN);
     playground.settle();
     let input = json!({"scriptPath": "both/main.py", "inputData": {}}).to_string();
-    let refused = "CapabilityError: python packages (requirements.txt), which no policy allows";
+    let refused = "CapabilityError: its python packages (requirements.txt), which no policy allows";
     playground.expect("core:execute-python-script", &input, refused);
     playground.policy("core", "core:execute-python-script", &allowing(PYTHON));
     playground.settle();

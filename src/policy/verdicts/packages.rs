@@ -86,7 +86,7 @@ pub fn grant_of(
             };
             let entry = format!("{name} = {{ index = \"default\", why = \"…\" }}");
             let words = format!(
-                "{name} packages ({files}), which no policy allows: write `[packages]` and, on \
+                "its {name} packages ({files}), which no policy allows: write `[packages]` and, on \
                  a line below, `{entry}` into its policy{also}"
             );
             lacking(&asked, refusal.clone(), words)

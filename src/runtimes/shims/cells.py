@@ -166,6 +166,8 @@ class Session:
         self.names.update(__builtins__=builtins, display=self.display)
         self.count = 0
         self.is_running = False
+        # The cell that was received last, and the one that was interrupted before it began.
+        self.received = self.early = None
         self.loop = None
         # The variables of the last cell, as they were before it.
         self.before = {}
@@ -174,6 +176,7 @@ class Session:
     def interrupt(self, *_):
         if self.is_running:
             raise KeyboardInterrupt
+        self.early = self.received
 
     def show(self, value, is_main):
         self.channel.send({"result": {"isMainResult": is_main}}, forms_of(value))
@@ -303,6 +306,7 @@ def serve(channel):
             if message == "interrupt":
                 signal.pthread_kill(main, signal.SIGINT)
             elif "cell" in message:
+                session.received = message["cell"]["id"]
                 waiting.put((message["cell"], payload))
             else:
                 # The answer to a call. That of an earlier cell has no place any more.
@@ -318,6 +322,8 @@ def serve(channel):
         session.begin(cell["variables"], cell["tools"], cell["stubs"])
         try:
             session.is_running = True
+            if session.early == cell["id"]:
+                raise KeyboardInterrupt
             error = session.run(source.decode("utf-8"))
             session.is_running = False
         except KeyboardInterrupt as interrupted:

@@ -387,6 +387,9 @@ fn an_operator_adds_a_folder_to_a_server_that_runs_until_it_ends() {
     fs::set_permissions(&more, fs::Permissions::from_mode(0o777)).unwrap();
     let refused = sources(&["add", folder]);
     assert!(refused.stderr.contains("others may write"), "{refused:?}");
+    // The order from before stands: nothing was written.
+    let kept = fs::read_to_string(playground.path("state/sources.json")).unwrap();
+    assert!(kept.contains(folder), "{kept}");
     let log = fs::read_to_string(playground.path("state/audit.jsonl")).unwrap();
     let orders = ["sourceAdded", "sourceRemoved", "sourcesRefreshed"];
     assert!(orders.iter().all(|order| log.contains(order)), "{log}");

@@ -547,7 +547,6 @@ impl Config {
     }
 }
 
-/// What of a config file cannot be used.
 /// Refuses a folder of skills in or above one of tools or scripts: there a script would run that
 /// nobody approved with its skill. The usual folder does not count where it would, and is not there.
 fn apart(skills: Vec<PathBuf>, usual: &Path, others: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
@@ -572,6 +571,7 @@ fn apart(skills: Vec<PathBuf>, usual: &Path, others: &[PathBuf]) -> Result<Vec<P
     Ok(kept)
 }
 
+/// What of a config file cannot be used.
 fn check(config: &Config) -> Result<(), String> {
     for word in &config.capabilities {
         crate::policy::offerable(word).map_err(|why| format!("capabilities: {why}"))?;

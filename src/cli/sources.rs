@@ -59,17 +59,19 @@ pub fn run(settings: &Settings, args: &Args) -> anyhow::Result<ExitCode> {
     };
     let is_removal = matches!(verb, Verb::Remove { .. });
     let changed = file.change(|orders| {
-        let before = orders.len();
-        orders.retain(|it| !it.is_about_same(&order));
-        let Some(folder) = order.folder.as_ref().filter(|_| is_removal) else {
-            check_new(settings, &order, orders)?;
-            orders.push(order.clone());
-            return Ok(());
-        };
-        match orders.len() < before {
-            true => Ok(()),
-            false => Err(format!("{} was not added", text::path(folder))),
+        let is_known = orders.iter().any(|it| it.is_about_same(&order));
+        match &order.folder {
+            Some(folder) if is_removal && !is_known => {
+                return Err(format!("{} was not added", text::path(folder)));
+            }
+            Some(folder) if !is_removal => check_new(settings, folder, &order, orders)?,
+            _ => {}
         }
+        orders.retain(|it| !it.is_about_same(&order));
+        if !is_removal {
+            orders.push(order.clone());
+        }
+        Ok(())
     });
     let (done, _) = changed.with_context(|| text::path(&file.path))?;
     done.map_err(|why| Refusal::new(Exit::Caller, why))?;
@@ -78,16 +80,15 @@ pub fn run(settings: &Settings, args: &Args) -> anyhow::Result<ExitCode> {
     Ok(Exit::Ok.into())
 }
 
-/// Why an order cannot stand beside the others, if so.
+/// Why a folder cannot be a source beside those of other orders, if so.
 fn check_new(
     settings: &Settings,
+    folder: &Path,
     order: &SourceOrder,
-    others: &[SourceOrder],
+    all: &[SourceOrder],
 ) -> Result<(), String> {
-    let Some(folder) = &order.folder else {
-        return Ok(());
-    };
-    let added = others.iter().filter(|it| it.root == order.root);
+    let others = all.iter().filter(|it| !it.is_about_same(order));
+    let added = others.filter(|it| it.root == order.root);
     let mut settings = settings.clone();
     settings
         .tools

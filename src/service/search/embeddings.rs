@@ -16,6 +16,7 @@ use tokio::time::{Instant, timeout_at};
 
 /// How long the answers to one search may take.
 const PATIENCE: Duration = Duration::from_secs(5);
+const TOO_LONG: &str = "it takes too long";
 /// For how long a server that failed is not asked.
 const PAUSE: Duration = Duration::from_secs(30);
 /// Most texts of one request, and characters of each.
@@ -86,7 +87,12 @@ impl Embedder {
         let found = self.compare(principal, tools, question);
         if let Err(why) = &found {
             tracing::warn!(target: "toolhost::search", "the embedding server: {why}");
-            lock(&self.state).failed = Some((Instant::now() + PAUSE, why.clone()));
+            let state = &mut *lock(&self.state);
+            state.failed = Some((Instant::now() + PAUSE, why.clone()));
+            if why != TOO_LONG {
+                // Its model may have changed.
+                state.known.clear();
+            }
         }
         found
     }
@@ -107,10 +113,7 @@ impl Embedder {
         for texts in missing.chunks(MAX_TEXTS) {
             let asking = async { timeout_at(until, self.ask(principal, texts)).await };
             let new = self.runtime.block_on(asking);
-            let mut new = texts
-                .iter()
-                .cloned()
-                .zip(new.map_err(|_| "it takes too long")??);
+            let mut new = texts.iter().cloned().zip(new.map_err(|_| TOO_LONG)??);
             if asked.is_none() {
                 asked = new.next();
             }
@@ -123,8 +126,6 @@ impl Embedder {
             .iter()
             .any(|text| known.get(text).is_none_or(|it| it.len() != asked.len()))
         {
-            // Its model has changed.
-            known.clear();
             return Err("its vectors differ in length".to_owned());
         }
         if known.len() > MAX_VECTORS {

@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 /// holds it back.
 const UNSEEN: [(&str, u64, u64); 8] = [
     ("name", 128, 300),
-    ("texts", 256, 100),
+    ("texts", 64, 100),
     ("records", 64, 60),
     ("deep", 128, 60),
     ("swapped", 64, 480),

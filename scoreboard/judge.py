@@ -50,7 +50,8 @@ class World:
 
     def __init__(self):
         self.base = tempfile.mkdtemp(prefix="toolhost-attacks-", dir="/var/tmp" if os.access("/var/tmp", os.W_OK) else None)
-        self.mark = os.path.basename(self.base)
+        # Not the name of the folder, which everybody sees.
+        self.mark = "toolhost-attacks-" + os.urandom(12).hex()
         self.secret = "secret-" + os.urandom(12).hex()
         self.goal = "goal-" + os.urandom(12).hex()
         self.own = self.path("user_scripts/files")
@@ -71,9 +72,10 @@ class World:
     def write(self, path, text):
         path = self.path(path)
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "w") as f:
+        # A new file: in a shared folder another user may have put a link there.
+        with open(path, "x") as f:
             f.write(text)
-        os.chmod(path, 0o644)
+            os.fchmod(f.fileno(), 0o644)
 
     def fill(self, script):
         """The files of the playground of the escape suite (tests/harness/playground.rs), and some of its own."""

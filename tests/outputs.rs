@@ -73,6 +73,15 @@ fn text_and_null_are_answers_where_the_manifest_says_so() {
             json!("hi there"),
             "ScriptError",
         ),
+        // Words that are JSON values of their own stay words.
+        (
+            "version",
+            "python",
+            "print('1.10')",
+            &text,
+            json!("1.10"),
+            "ok 1.10",
+        ),
         ("nothing", "python", "pass", &text, json!(""), "ScriptError"),
         (
             "module",

@@ -142,6 +142,10 @@ fn what_tools_and_callers_say_is_text_and_a_bare_page_runs_it() {
     let (web, mut facts) = served(&playground);
     facts["listener"] = json!(listener.address);
     facts["payload"] = json!(payload);
+    // The page shows what the host shows: one line of `text::printable` has no line and no tab as they are.
+    let unseen = ('\0'..=char::MAX).filter(|c| !matches!(c, '\t' | '\n'));
+    let unseen = unseen.filter(|c| !toolhost::base::text::is_printable(&c.to_string()));
+    facts["unseen"] = unseen.map(u32::from).collect();
     facts["label"] = json!(payload.chars().take(60).collect::<String>());
     let reason = json!({"why": payload.chars().take(200).collect::<String>()}).to_string();
     let ops = format!("Authorization: Bearer {}", facts["ops"].as_str().unwrap());

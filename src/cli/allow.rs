@@ -78,8 +78,8 @@ struct Requests {
     hosts: BTreeSet<String>,
     capabilities: BTreeSet<String>,
     calls: BTreeSet<String>,
-    /// What a call was refused and only its caller named, each with the command that grants it.
-    only_named_by_caller: Vec<String>,
+    /// What a call was refused and is not written, each with the reason and what grants it.
+    left: Vec<String>,
     /// A person typed them; else they come from the log, where callers have a say.
     is_typed: bool,
 }
@@ -105,7 +105,7 @@ struct Change {
 struct Proposal {
     changes: Vec<Change>,
     risks: Vec<String>,
-    /// What is not written, because only a caller named it.
+    /// What is not written, and why.
     left: Vec<String>,
 }
 
@@ -216,7 +216,7 @@ fn propose(settings: &Settings, args: &Args) -> anyhow::Result<Proposal> {
     Ok(Proposal {
         changes: changes.filter(Change::is_one).collect(),
         risks,
-        left: requests.only_named_by_caller,
+        left: requests.left,
     })
 }
 
@@ -329,7 +329,7 @@ impl Requests {
                 hosts: set(&args.host),
                 capabilities: set(&args.capability),
                 calls: set(&args.call),
-                only_named_by_caller: Vec::new(),
+                left: Vec::new(),
                 is_typed: true,
             });
         }
@@ -345,7 +345,7 @@ impl Requests {
         let newest = last.denials.first().map(|denial| denial.call.clone());
         for denial in last.denials {
             if Some(&denial.call) == newest.as_ref() {
-                found.add(&denial, tool, &script);
+                found.add(&denial, tool, decision, &script);
             }
         }
         Ok(found)
@@ -394,7 +394,7 @@ impl Requests {
 
     /// Adds what a denial asks for, where it stands as a string in the script: who calls a tool may
     /// not choose what its person is asked to grant. What was denied is one place, never a pattern.
-    fn add(&mut self, denial: &LatestDenial, tool: &Tool, script: &str) {
+    fn add(&mut self, denial: &LatestDenial, tool: &Tool, decision: &Decision, script: &str) {
         let LatestDenial {
             operation, target, ..
         } = denial;
@@ -403,6 +403,17 @@ impl Requests {
         let mut pattern = own.unwrap_or(&path).to_string_lossy().into_owned();
         if (target.ends_with('/') || path.is_dir()) && !pattern.ends_with('/') {
             pattern.push('/');
+        }
+        let is_host = matches!(operation.as_str(), "connect" | "resolve" | "request");
+        let verdict = service::verdict_on(target, decision).filter(|_| is_host);
+        if verdict.is_some_and(|verdict| verdict.allowed) {
+            let target = printable(target);
+            self.left.push(format!(
+                "{operation} {target}: the host is granted already; what refused it (its addresses, \
+                 say, which `ranges` of its entry opens) is in `toolhost call {} --explain`",
+                tool.manifest.id
+            ));
+            return;
         }
         let host = parse_pattern(target).ok();
         let host = host.map(|host| HostPattern { port: None, ..host }.to_string());
@@ -422,7 +433,7 @@ impl Requests {
             list.insert(word);
         } else if names(&denial.arguments, &name) && (!is_file || is_open_to_all(&path)) {
             let (id, word) = (&tool.manifest.id, words::quote(&word));
-            self.only_named_by_caller.push(format!(
+            self.left.push(format!(
                 "{operation} {}: only an argument of that call names it: `toolhost allow {id} {option} \
                  {word}` grants it",
                 printable(target)

@@ -252,8 +252,8 @@ pub async fn returned(
 }
 
 /// Judges all of stdout (`what`) after exit status 0, or the text that a function or a typed
-/// component returned. `is_text`: what is not one JSON value is the answer as text, without the
-/// line breaks at its end.
+/// component returned. `is_text`: what is no JSON object or array is the answer as text, without the
+/// line breaks at its end. (A version `1.10` is no number, and a hash `12e4567` not infinite.)
 fn ending_of(what: &str, bytes: &[u8], is_text: bool, deadline: &CallDeadline) -> Ending {
     let bad = |reason: String| Ending::BadOutput {
         reason,
@@ -269,9 +269,12 @@ fn ending_of(what: &str, bytes: &[u8], is_text: bool, deadline: &CallDeadline) -
             ));
         }
     };
+    let is_structured = matches!(bytes.trim_ascii_start().first(), Some(b'{' | b'['));
+    let plain = |text: &str| answered(Text::from(&text.trim_end_matches(['\r', '\n']).into()));
     match json::compact(bytes) {
+        Ok(_) if is_text && !is_structured => plain(text),
         Ok(answer) => answered(answer),
-        Err(_) if is_text => answered(Text::from(&text.trim_end_matches(['\r', '\n']).into())),
+        Err(_) if is_text => plain(text),
         Err(_) if text.trim().is_empty() => {
             bad(format!("{what} is empty; it must be a single JSON value"))
         }

@@ -217,9 +217,18 @@ impl Calls {
     /// does not exist.
     pub fn cancel(&self, caller: &Caller, id: &str) -> bool {
         self.change(id, |call| {
-            caller
-                .sees(&call.state.caller, &call.state.principal)
-                .then(|| call.end(output::cancelled()))
+            let CallState {
+                caller: owner,
+                principal,
+                ..
+            } = &call.state;
+            let is_own = [owner, principal].contains(&&caller.user);
+            let fault = if is_own {
+                output::cancelled()
+            } else {
+                output::cancelled_by(&caller.user)
+            };
+            caller.sees(owner, principal).then(|| call.end(fault))
         })
         .flatten()
         .is_some()

@@ -84,7 +84,7 @@ pub use denials::LIMIT;
 pub use early_ends::{EarlyEnds, FILE as EARLY_ENDS};
 pub use entry::{Components, Service, Settings};
 pub use exposition::Exposition;
-pub use grant_advice::{is_open_to_all, is_plain};
+pub use grant_advice::{is_open_to_all, is_plain, verdict_on};
 pub use lists::Lists;
 pub use own_tools::OwnTools;
 pub use quota::{FULL_OF_FILES, Limiter, MAX_QUEUED, MAX_RUNNING, Slot};

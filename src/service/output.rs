@@ -138,6 +138,15 @@ pub fn cancelled() -> Fault {
     Fault::new(Kind::CancelledError, "The call was cancelled.").retryable()
 }
 
+/// The same, where an operator cancelled a call of another.
+pub fn cancelled_by(operator: &str) -> Fault {
+    let message = format!("{} cancelled the call.", printable(operator));
+    Fault {
+        origin: Origin::Host,
+        ..Fault::new(Kind::CancelledError, message).retryable()
+    }
+}
+
 /// The error of a call that its host ended because it stops.
 pub fn stopped() -> Fault {
     let fault = Fault::new(Kind::CancelledError, "The server was stopped.").retryable();

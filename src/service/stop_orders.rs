@@ -1,7 +1,9 @@
-//! Orders to disable and enable tools, from an operator of a running host: the same file and the same
-//! records as those of `toolhost disable` and `enable`.
+//! Orders from an operator of a running host: to disable and enable tools, in the same file and with
+//! the same records as those of `toolhost disable` and `enable`; and the records of those about what
+//! another runs.
 
 use super::entry::Service;
+use super::request::Caller;
 use crate::base::text::path;
 use crate::fault::{Fault, Kind};
 use crate::policy::{Selector, Stop, stop_selector};
@@ -100,4 +102,30 @@ fn unchanged(service: &Service, why: &io::Error) -> Fault {
     let message = "What is disabled on this host cannot be changed; nothing was changed.";
     let file = path(&service.catalog.stops.path);
     Fault::new(Kind::InternalError, message).person(format!("{file}: {why}"))
+}
+
+/// An open call or session that this caller may end and another began.
+pub fn of_another(service: &Service, who: &Caller, id: &str) -> Option<Value> {
+    let call = service
+        .calls
+        .state(who, id)
+        .map(|call| (call.tool, call.caller, call.principal));
+    let mut sessions = service.sessions.of(who).into_iter();
+    let session = || {
+        sessions
+            .find(|it| it.id == id)
+            .map(|it| (it.tool, it.caller, it.principal))
+    };
+    let (tool, caller, principal) = call.or_else(session)?;
+    let is_own = [&caller, &principal].contains(&&who.user);
+    (!is_own).then(|| json!({"id": id, "tool": tool, "caller": caller}))
+}
+
+/// Records what an operator did (`order`) about that. As with `disable`, a log that cannot be written
+/// holds up no order.
+pub fn record(service: &Service, who: &Caller, order: &str, about: Option<Value>) {
+    let Some(about) = about else { return };
+    if let Ok(permit) = service.audit.open() {
+        permit.write(&json!({"time": Timestamp::now(), (order): about, "user": who.user}));
+    }
 }

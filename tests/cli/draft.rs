@@ -155,6 +155,10 @@ fn a_python_function_and_the_options_of_a_command_become_tools_that_work() {
         click["parameters"]["properties"]["kind"],
         json!({"enum": ["x", "y"]})
     );
+    let area = "def area(w, h=2, rounded=True):\n    return rounded\n";
+    let area = drafted(&playground, "area", "area.py", area);
+    let wanted = json!({"w": {}, "h": {"type": "number", "default": 2}, "rounded": {"type": "boolean", "default": true}});
+    assert_eq!(area["parameters"]["properties"], wanted);
     let checked = playground.cli(&["check"]);
     assert_eq!(checked.code, Some(0), "{checked:?}");
 }
@@ -172,6 +176,14 @@ fn types_and_jsdoc_become_parameters() {
                 "b": {"type": "number", "description": "The second."}}})
         );
         playground.expect("custom:add", "{\"a\": 1}", "ok {\"sum\": 3}");
+        // Where no type is written, a default has one: a switch does not arrive as a text, which is true.
+        let written = "export function up({ n, upper = true, by = 'x' }) { return upper; }\n";
+        let up = drafted(&playground, "up", "up.mjs", written);
+        let wanted =
+            json!({"n": {}, "upper": {"type": "boolean", "default": true}, "by": {"default": "x"}});
+        assert_eq!(up["parameters"]["properties"], wanted);
+        let ended = playground.cli(&["call", "custom:up", "n=1", "upper=false", "--json"]);
+        assert_eq!(ended.out["outputData"], false, "{ended:?}");
     }
     if has("bun", 1) {
         let resize = drafted(&playground, "size", "size.ts", TYPES);

@@ -305,6 +305,27 @@ const ROWS: &[Row] = &[
     ),
     (HOSTS, READ, "Host: %|$alice|$close", "", &[403]),
     (
+        "localhost, from a page",
+        READ,
+        "Host: localhost|$alice|Sec-Fetch-Site: same-origin|$close",
+        "",
+        &[403],
+    ),
+    (
+        "localhost, from a page with an origin",
+        READ,
+        "Host: localhost|$alice|Origin: http://localhost|$close",
+        "",
+        &[403],
+    ),
+    (
+        "localhost, from a program",
+        READ,
+        "Host: localhost|$alice|$close",
+        "",
+        &[200],
+    ),
+    (
         "our address in another family",
         READ,
         "Host: [::ffff:127.0.0.1]|$alice|$close",

@@ -81,7 +81,19 @@ fn a_call_is_seen_and_ended_by_its_caller_and_by_operators_alone() {
     );
     assert_eq!(verb(&["kill", "../../healthz"], &ops).code, Some(2));
     assert_eq!(verb(&["kill", &id], &ops).code, Some(0));
-    assert!(rest(stream).contains("CancelledError"));
+    assert!(rest(stream).contains("ops cancelled the call."));
+    // So says its record, and that an operator ordered it.
+    let log = fs::read_to_string(playground.path("state/audit.jsonl")).unwrap();
+    let order = format!("\"cancelled\":{{\"caller\":\"alice\",\"id\":\"{id}\"");
+    assert_eq!(
+        log.matches("\"cancelled\":{").count(),
+        1,
+        "not of alice's own: {log}"
+    );
+    assert!(
+        log.contains(&order) && log.contains("\"message\":\"ops cancelled"),
+        "{log}"
+    );
     assert!(verb(&["ps"], &ops).text().contains("No call runs."));
     let nobody = playground.cli(&["ps", "--http", "127.0.0.1:1"]);
     assert!(

@@ -193,6 +193,8 @@ def hostile(page):
     page.has("esc:evil@1.0.0")
     page.has(begin)
     page.has("\\u{202e}")
+    unseen = page.js("Array.from({length: 0x110000}, (_, n) => n).filter((n) => (n & 0x1ff800) !== 0xd800 && shown(String.fromCodePoint(n)).length > 2)")
+    assert unseen == page.facts["unseen"], set(unseen) ^ set(page.facts["unseen"])
     for part in ["tools/esc:evil@1.0.0", "tools/esc:tries@1.0.0", "waiting"]:
         page.go(part)
         page.wait(f"document.querySelector('main').textContent.includes({json.dumps(begin[:20])})", f"{part} shows it")

@@ -50,6 +50,18 @@ function members(text, source, depth) {
   return schema;
 }
 
+// What a default says, where it is a literal: a text may stand for anything.
+function ofDefault(text, schema) {
+  try {
+    const value = JSON.parse(text.trim().replace(/^'([^'"\\]*)'$/, '"$1"'));
+    const kind = Array.isArray(value) ? 'array' : typeof value;
+    if (value === null || (schema.type && schema.type !== kind)) return schema;
+    return { ...(kind !== 'string' && !schema.enum && { type: kind }), ...schema, default: value };
+  } catch {
+    return schema;
+  }
+}
+
 function plain(doc) {
   return doc.slice(3, -2).replace(/^\s*\* ?/gm, '').trim();
 }
@@ -90,6 +102,10 @@ function draft({ text, entry }) {
     if (!own || dotted === pattern || (names.length && !properties[own])) continue;
     properties[own] = { ...typeOf(kind, text), ...properties[own], ...(about.trim() && { description: about.trim() }) };
     if (optional) required.delete(own);
+  }
+  for (const part of names) {
+    const [, own, value] = /^(\w+)[^=]*=([^]*)/.exec(part) ?? [];
+    if (own) properties[own] = ofDefault(value, properties[own]);
   }
   const parameters = { type: 'object', properties, required: [...required], additionalProperties: !isWhole };
   const notes = known.type ? [] : [`the type ${whole}`];

@@ -46,6 +46,12 @@ def of_type(node):
     return {"type": TYPES[name], **items} if name in TYPES else {}
 
 
+def of_default(value):
+    """What a default says where no type is written: a text may stand for anything, and a whole number for others."""
+    name = TYPES.get(type(value).__name__, "string").replace("integer", "number")
+    return {} if name == "string" else {"type": name}
+
+
 def described(schema, text, name):
     """What the docstring says of a parameter, in Google's, Sphinx's or NumPy's form."""
     found = re.search(rf"^( *)(?::param (?:\w+ )?)?\*{{0,2}}{name}\b[^:\n]*:(.*(?:\n\1 +\S.*)*)", text, re.M)
@@ -59,7 +65,8 @@ def of_function(node, names):
     defaults = [None] * (len(args.args) - len(args.defaults)) + args.defaults + args.kw_defaults
     properties, required = {}, []
     for arg, default in zip(args.args + args.kwonlyargs, defaults):
-        schema = typed(of_type(arg.annotation), literal(default, names))
+        value = literal(default, names)
+        schema = typed(of_type(arg.annotation) if arg.annotation else of_default(value), value)
         properties[arg.arg] = described(schema, text, arg.arg)
         required += [] if default else [arg.arg]
     parameters = {"type": "object", "properties": properties, "required": required}

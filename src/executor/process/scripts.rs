@@ -421,7 +421,8 @@ impl ScriptCall<'_> {
         let ending = match failure(&printed, exited, over, self, &logs) {
             Some(failed) => failed,
             None => {
-                let text_output = self.shape.text_output;
+                // What a function returns is JSON.
+                let text_output = self.shape.text_output && self.shape.entry_point.is_none();
                 printed.ending(text_output, &self.reading).await?
             }
         };

@@ -9,7 +9,7 @@ use crate::executor::CallDeadline;
 use crate::fault::{Fault, Kind};
 use crate::quantity::LARGE_TEXT_BYTES;
 use crate::service::background::EndReport;
-use crate::service::{CallRequest, Caller, Phase, Report};
+use crate::service::{CallRequest, Caller, Phase, Report, stop_orders};
 use crate::transport::action;
 use axum::extract::Path;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
@@ -167,10 +167,12 @@ pub async fn cancel(known: KnownRequest, Path(id): Path<String>) -> Result<Respo
     let server = &known.server;
     let who = known.acting();
     let service = &server.service;
+    let of_another = stop_orders::of_another(service, &who, &id);
     if server.background.cancel(&who, &id)
         || service.calls.cancel(&who, &id)
         || service.sessions.end(&who, &id)
     {
+        stop_orders::record(service, &who, "cancelled", of_another);
         Ok(reply::json(
             StatusCode::ACCEPTED,
             &json!({ "id": id, "cancelled": true }),
@@ -182,12 +184,10 @@ pub async fn cancel(known: KnownRequest, Path(id): Path<String>) -> Result<Respo
 
 /// `POST /v1/calls/{call}/interrupt`, of a session.
 pub async fn interrupt(known: KnownRequest, Path(id): Path<String>) -> Result<Response, Refusal> {
-    if known
-        .server
-        .service
-        .sessions
-        .interrupt(&known.acting(), &id)
-    {
+    let (service, who) = (&known.server.service, known.acting());
+    let of_another = stop_orders::of_another(service, &who, &id);
+    if service.sessions.interrupt(&who, &id) {
+        stop_orders::record(service, &who, "interrupted", of_another);
         let done = json!({ "id": id, "interrupted": true });
         return Ok(reply::json(StatusCode::ACCEPTED, &done));
     }

@@ -56,10 +56,11 @@ pub fn admit<B>(
             .warn(&connection.peer, reason, &format!("refused: {words}"))
     };
     let host = host(request).map_err(Refusal::malformed)?;
-    if !is_ours(&server.names, &host, connection) {
+    if !is_ours(&server.names, &host, request.headers(), connection) {
         warn("Host", &format!("Host {}", text::printable(host.as_str())));
         let words = "The Host header names another server. The operator lists further names in \
-            [http] hosts.";
+            [http] hosts. (A browser opens this server by its address, as 127.0.0.1: `localhost` \
+            may lead to another program, too.)";
         return Err(refuse(StatusCode::FORBIDDEN, words));
     }
     if !takes_origin(&server.names, request.headers(), &host, connection) {
@@ -169,8 +170,15 @@ pub fn parameter<'u>(uri: &'u Uri, name: &str) -> Option<std::borrow::Cow<'u, st
 }
 
 /// Whether the Host header names this server. Anybody can make a name for this address; so only the
-/// address that was connected to, and the operator's names, count.
-fn is_ours(names: &ServerNames, host: &Authority, connection: &Connection) -> bool {
+/// address that was connected to, and the operator's names, count. `localhost` is two addresses and
+/// one origin, and we listen at one of them: a page that another user serves at the other would be
+/// our own. So it counts from programs alone.
+fn is_ours(
+    names: &ServerNames,
+    host: &Authority,
+    headers: &HeaderMap,
+    connection: &Connection,
+) -> bool {
     let name = host.host();
     let literal = name
         .trim_start_matches('[')
@@ -179,13 +187,20 @@ fn is_ours(names: &ServerNames, host: &Authority, connection: &Connection) -> bo
         .ok();
     let literal = literal.map(|ip| ip.to_canonical());
     let local = connection.ours.is_none_or(|ours| ours.is_loopback());
-    let loopback =
-        name.eq_ignore_ascii_case("localhost") || literal.is_some_and(|ip| ip.is_loopback());
-    local && loopback
+    let is_named = connection.tls || !is_from_a_page(headers);
+    let is_localhost = name.eq_ignore_ascii_case("localhost") && is_named;
+    local && (is_localhost || literal.is_some_and(|ip| ip.is_loopback()))
         || literal.is_some() && literal == connection.ours
         || names.hosts.iter().any(|known: &String| {
             known.eq_ignore_ascii_case(name) || known.eq_ignore_ascii_case(host.as_str())
         })
+}
+
+/// Whether a browser sent this (Fetch Metadata Request Headers; Referer, as older ones send it).
+fn is_from_a_page(headers: &HeaderMap) -> bool {
+    headers.keys().any(|name| {
+        [header::ORIGIN, header::REFERER].contains(name) || name.as_str().starts_with("sec-fetch-")
+    })
 }
 
 /// No web page of another site can send a method that changes something without an Origin.

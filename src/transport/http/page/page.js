@@ -13,8 +13,8 @@ let reader = '';
 
 // ---- nodes
 
-// Characters that change how others are read, or cannot be seen, are written out.
-const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g;
+// Characters that change how others are read, or cannot be seen, are written out: those of `text::printable`, but for lines and tabs.
+const UNSEEN = /[^\P{Cc}\t\n]|[\p{Default_Ignorable_Code_Point}\p{Noncharacter_Code_Point}\u2028\u2029\u2800\ufff9-\ufffb]/gu;
 
 function shown(value) {
   const text = typeof value === 'string' ? value : JSON.stringify(value, null, 1) ?? '';
@@ -111,6 +111,8 @@ async function ask(path, { method = 'GET', body, signal } = {}) {
     return await fetch(path, { method, headers, body: text, signal, ...fixed });
   } catch (error) {
     if (error.name === 'AbortError') throw error;
+    // Another program may take its port, and would get the token with the next look.
+    if (token) signIn('The server did not answer. Enter the token again once you know that it runs.');
     throw new Error('The server does not answer. Does it still run?');
   }
 }

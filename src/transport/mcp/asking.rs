@@ -286,7 +286,7 @@ impl OpenQuestions {
 }
 
 /// The person at the client of this request, who says whether its call may run
-/// (docs/reference/POLICY.md, "Confirm"). An answer counts once, for one caller, tool and set of
+/// (docs/reference/APPROVAL.md). An answer counts once, for one caller, tool and set of
 /// arguments.
 pub struct Person {
     /// Whether the caller is an operator.

@@ -73,7 +73,7 @@ fn text_and_null_are_answers_where_the_manifest_says_so() {
             json!("hi there"),
             "ScriptError",
         ),
-        // Words that are JSON values of their own stay words.
+        // A number that clients write otherwise is a word.
         (
             "version",
             "python",

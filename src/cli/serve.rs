@@ -345,7 +345,8 @@ async fn listening(
         .as_deref()
         .map(http::Tokens::open)
         .transpose()
-        .map_err(refuse)?;
+        .map_err(refuse)?
+        .map(Arc::new);
     let jwt = told.jwt.as_ref().map(|terms| {
         let at = |why: String| format!("[http.jwt] {}: {why}", terms.keys.display());
         let keys = settings::guarded_text(&terms.keys).map_err(at)?;

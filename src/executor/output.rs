@@ -251,9 +251,18 @@ pub async fn returned(
         .await
 }
 
+/// Whether this JSON value says something else as a value than as text: a version `1.10` would be 1.1, a
+/// hash `12e4567` infinite, and of a long id the last digits others (RFC 8259, section 6).
+fn is_word(json: &str) -> bool {
+    json == "null"
+        || json
+            .parse::<f64>()
+            .is_ok_and(|number| number.to_string() != json)
+}
+
 /// Judges all of stdout (`what`) after exit status 0, or the text that a function or a typed
-/// component returned. `is_text`: what is no JSON object or array is the answer as text, without the
-/// line breaks at its end. (A version `1.10` is no number, and a hash `12e4567` not infinite.)
+/// component returned. `is_text`: what is not one JSON value is the answer as text, without the line
+/// breaks at its end; so are `null`, and a number that a client would write otherwise.
 fn ending_of(what: &str, bytes: &[u8], is_text: bool, deadline: &CallDeadline) -> Ending {
     let bad = |reason: String| Ending::BadOutput {
         reason,
@@ -269,10 +278,9 @@ fn ending_of(what: &str, bytes: &[u8], is_text: bool, deadline: &CallDeadline) -
             ));
         }
     };
-    let is_structured = matches!(bytes.trim_ascii_start().first(), Some(b'{' | b'['));
     let plain = |text: &str| answered(Text::from(&text.trim_end_matches(['\r', '\n']).into()));
     match json::compact(bytes) {
-        Ok(_) if is_text && !is_structured => plain(text),
+        Ok(_) if is_text && is_word(text.trim()) => plain(text),
         Ok(answer) => answered(answer),
         Err(_) if is_text => plain(text),
         Err(_) if text.trim().is_empty() => {

@@ -37,6 +37,7 @@ impl Rights {
             Caller {
                 user: user.to_owned(),
                 operator,
+                proof: caller.proof.clone(),
             }
         };
         let principal = caller.user.clone();

@@ -90,7 +90,7 @@ pub use own_tools::OwnTools;
 pub use quota::{FULL_OF_FILES, Limiter, MAX_QUEUED, MAX_RUNNING, Slot};
 pub use report::{CallResult, Digests, Report, Verbose};
 pub use request::{
-    Answer, Approver, Ask, BroughtFile, CallRequest, Caller, Charged, Event, MAX_NAME_BYTES,
+    Answer, Approver, Ask, BroughtFile, CallRequest, Caller, Charged, Event, MAX_NAME_BYTES, Proof,
     Question, RateCharge, Reporting, Sink, label, new_id, user_name,
 };
 pub use script::digest_of_script;

@@ -232,6 +232,10 @@ impl Pipeline {
     ) -> Result<(Arc<DecisionCache>, Rights, Arc<registry::Tool>), Fault> {
         let decisions = self.catalog.decisions()?;
         let rights = decisions.rights(&request.caller, request.label.as_deref());
+        if !request.caller.proof.holds() {
+            let message = "The token of this call is not accepted any more, so nothing was run.";
+            return Err(Fault::new(Kind::AuthorizationError, message));
+        }
         if request
             .acts_as
             .as_ref()

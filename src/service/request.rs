@@ -28,13 +28,40 @@ pub struct Caller {
     pub user: String,
     /// The caller runs this host: sees audit records, metrics and the calls of others.
     pub operator: bool,
+    pub proof: Proof,
 }
+
+/// What proved a caller, asked again after each wait of a call. Without a function: what nobody
+/// withdraws.
+#[derive(Clone, Default)]
+pub struct Proof(pub Option<Arc<dyn Fn() -> bool + Send + Sync>>);
+
+impl Proof {
+    pub fn holds(&self) -> bool {
+        self.0.as_ref().is_none_or(|holds| holds())
+    }
+}
+
+impl fmt::Debug for Proof {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Proof")
+    }
+}
+
+/// Callers are the same by name and role, however they proved it.
+impl PartialEq for Proof {
+    fn eq(&self, _: &Proof) -> bool {
+        true
+    }
+}
+
+impl Eq for Proof {}
 
 impl Caller {
     pub fn named(user: impl Into<String>) -> Caller {
         Caller {
             user: user.into(),
-            operator: false,
+            ..Caller::default()
         }
     }
 

@@ -100,7 +100,7 @@ fn a_python_function_and_the_options_of_a_command_become_tools_that_work() {
             "width": {"type": "integer", "default": 100, "description": "How wide it becomes."},
             "mode": {"enum": ["fit", "fill"], "default": "fit"},
             "tags": {"type": "array", "items": {"type": "string"}},
-            "level": {"default": 3}}})
+            "level": {"type": "number", "default": 3}}})
     );
     let said = resize["said"].as_str().unwrap();
     assert!(!said.contains("For a model"), "{said}");
@@ -173,7 +173,7 @@ fn types_and_jsdoc_become_parameters() {
             add["parameters"],
             json!({"type": "object", "required": ["a"], "additionalProperties": false, "properties": {
                 "a": {"type": "number", "description": "The first."},
-                "b": {"type": "number", "description": "The second."}}})
+                "b": {"type": "number", "description": "The second.", "default": 2}}})
         );
         playground.expect("custom:add", "{\"a\": 1}", "ok {\"sum\": 3}");
         // Where no type is written, a default has one: a switch does not arrive as a text, which is true.
@@ -294,7 +294,7 @@ fn a_type_that_is_read_in_part_refuses_no_call() {
         (
             4,
             "export function run({ a = 1, ...rest }) {}",
-            Some(open(json!({}))),
+            Some(open(json!({"type": "number", "default": 1}))),
             "",
         ),
         (

@@ -1,6 +1,6 @@
 //! Approvals: a call that a person must agree to, its question, and who may answer.
 
-use super::{GATE, Reply, Web, exchanged, gated, open_gate, served, served_to};
+use super::{GATE, Reply, Web, exchanged, gated, open_gate, private, served, served_to};
 use crate::prelude::*;
 
 /// A tool that leaves a mark when it runs, and which a policy has a person agree to.
@@ -227,6 +227,27 @@ fn what_changes_while_a_person_is_asked_does_not_run() {
     assert_eq!(
         playground.records().pop().unwrap()["outcome"],
         "CancelledError"
+    );
+    assert_eq!(ran(&playground), 0);
+}
+
+/// A token counts as long as its line is there: also of a call that waits.
+#[test]
+fn a_token_that_is_withdrawn_while_a_person_is_asked_runs_nothing() {
+    let (playground, web, [ops, alice]) = served_to(["ops!", "alice"], payer);
+    let waits = call(&web, &[&alice], &json!({"to": "x"}));
+    let asked = question(&playground, &web, &[&ops]);
+    let file = playground.path("state/tokens");
+    let lines = fs::read_to_string(&file).unwrap();
+    let kept = lines.lines().find(|line| !line.contains("alice")).unwrap();
+    private(&playground, "state/tokens", &format!("{kept}\n"));
+    wait_for("the token is gone", || {
+        web.get("/v1/tools", &[&alice]).status == 401
+    });
+    assert_eq!(answer(&web, &asked, &[&ops], YES).status, 200);
+    ended(waits).is(
+        403,
+        "AuthorizationError: token of this call is not accepted",
     );
     assert_eq!(ran(&playground), 0);
 }

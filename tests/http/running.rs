@@ -84,7 +84,9 @@ fn a_call_is_seen_and_ended_by_its_caller_and_by_operators_alone() {
     assert!(rest(stream).contains("ops cancelled the call."));
     // So says its record, and that an operator ordered it.
     let log = fs::read_to_string(playground.path("state/audit.jsonl")).unwrap();
-    let order = format!("\"cancelled\":{{\"caller\":\"alice\",\"id\":\"{id}\"");
+    let order = format!(
+        "\"cancelled\":{{\"id\":\"{id}\",\"tool\":\"esc:sleep@1.0.0\",\"caller\":\"alice\"}},\"user\":\"ops\""
+    );
     assert_eq!(
         log.matches("\"cancelled\":{").count(),
         1,

@@ -5,6 +5,7 @@ use super::jwt::{Jwt, Metadata};
 use super::tokens::Tokens;
 use crate::service::Caller;
 use http::{HeaderMap, header};
+use std::sync::Arc;
 
 /// How callers prove who they are.
 pub enum Callers {
@@ -12,7 +13,7 @@ pub enum Callers {
     Own(String),
     /// Everybody presents a token of one of these kinds.
     Presented {
-        tokens: Option<Tokens>,
+        tokens: Option<Arc<Tokens>>,
         jwt: Option<Box<Jwt>>,
     },
 }
@@ -46,7 +47,7 @@ impl Callers {
         match self {
             Callers::Own(name) => vec![Caller::operator(name)],
             Callers::Presented { tokens, jwt } => {
-                let tokens = tokens.iter().flat_map(Tokens::operators);
+                let tokens = tokens.iter().flat_map(|tokens| tokens.operators());
                 tokens
                     .chain(jwt.iter().flat_map(|jwt| jwt.operators()))
                     .collect()

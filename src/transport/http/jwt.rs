@@ -127,6 +127,7 @@ impl Jwt {
         Ok(Caller {
             user,
             operator: self.operators.contains(&sub),
+            ..Caller::default()
         })
     }
 

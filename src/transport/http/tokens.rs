@@ -3,7 +3,7 @@
 
 use crate::base::files::{self, Folder, Stamp};
 use crate::base::{lock, text};
-use crate::service::Caller;
+use crate::service::{Caller, Proof};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use nix::fcntl::OFlag;
@@ -83,13 +83,27 @@ impl Tokens {
         })
     }
 
-    /// The caller of a token.
-    pub fn caller(&self, token: &str) -> Option<Caller> {
+    /// The caller of a token, as long as the file has its line.
+    pub fn caller(self: &Arc<Self>, token: &str) -> Option<Caller> {
         let well_formed = token
             .strip_prefix(PREFIX)
             .and_then(|rest| URL_SAFE_NO_PAD.decode(rest).ok());
         well_formed.filter(|secret| secret.len() == RANDOM_BYTES)?;
         let hash = hash(token);
+        let caller = self.of_hash(&hash)?;
+        let (tokens, named) = (self.clone(), caller.clone());
+        let holds = move || {
+            tokens
+                .of_hash(&hash)
+                .is_some_and(|now| now.user == named.user)
+        };
+        Some(Caller {
+            proof: Proof(Some(Arc::new(holds))),
+            ..caller
+        })
+    }
+
+    fn of_hash(&self, hash: &str) -> Option<Caller> {
         // Every line is compared, so that the time does not reveal which one matches.
         self.lines().iter().fold(None, |found, line| {
             let same = bool::from(line.hash.as_bytes().ct_eq(hash.as_bytes()));
@@ -219,7 +233,7 @@ mod tests {
         let ((alice, line), (root, operator)) =
             (make("alice", false).unwrap(), make("ops", true).unwrap());
         put(&file, &format!("# who\n\n{line}\n{operator}\n"));
-        let tokens = Tokens::open(&file).unwrap();
+        let tokens = Arc::new(Tokens::open(&file).unwrap());
         assert_eq!(tokens.caller(&alice), Some(Caller::named("alice")));
         assert_eq!(tokens.caller(&root), Some(Caller::operator("ops")));
         for made_up in [

@@ -252,8 +252,8 @@ pub async fn returned(
 }
 
 /// Judges all of stdout (`what`) after exit status 0, or the text that a function or a typed
-/// component returned. `is_text`: what is no JSON object or array is the answer as text, without the
-/// line breaks at its end. (A version `1.10` is no number, and a hash `12e4567` not infinite.)
+/// component returned. `is_text`: anything but one JSON object or array is the answer as text,
+/// without the line breaks at its end. (The version `1.10` and the hash `12e4567` stay as they are.)
 fn ending_of(what: &str, bytes: &[u8], is_text: bool, deadline: &CallDeadline) -> Ending {
     let bad = |reason: String| Ending::BadOutput {
         reason,

@@ -154,7 +154,7 @@ pub struct Shape {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub observe: bool,
     pub stderr_is_error: bool,
-    /// Output that is no JSON object or array becomes the answer, as text.
+    /// Output other than one JSON object or array becomes the answer, as text.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub text_output: bool,
     /// The arguments of a call come as words after the script.

@@ -261,13 +261,8 @@ fn is_word(json: &str) -> bool {
 }
 
 /// Judges all of stdout (`what`) after exit status 0, or the text that a function or a typed
-<<<<<<< HEAD
 /// component returned. `is_text`: what is not one JSON value is the answer as text, without the line
 /// breaks at its end; so are `null`, and a number that a client would write otherwise.
-=======
-/// component returned. `is_text`: anything but one JSON object or array is the answer as text,
-/// without the line breaks at its end. (The version `1.10` and the hash `12e4567` stay as they are.)
->>>>>>> wd
 fn ending_of(what: &str, bytes: &[u8], is_text: bool, deadline: &CallDeadline) -> Ending {
     let bad = |reason: String| Ending::BadOutput {
         reason,

@@ -228,7 +228,7 @@ pub struct Execution {
     pub stderr: StderrRule,
     /// The arguments come as words of the script's command line, and not as JSON.
     pub command_line: Option<CommandLine>,
-    /// Output other than one JSON object or array becomes the answer, as text.
+    /// Output that is not one JSON value becomes the answer, as text.
     pub text_output: bool,
     /// The variable `TOOL_CONTEXT` tells the script of its call.
     pub context: bool,

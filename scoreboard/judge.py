@@ -347,6 +347,10 @@ def controlled(probe, script, peer, deadline):
 
 def confined(probe, told, script, peer):
     run = tried([probe], script, peer)
+    # A machine that is busy may end it late: what was only late is late again, if it can be.
+    for _ in range(2):
+        if run.effects and all(effect.startswith("still runs") for effect in run.effects):
+            run = tried([probe], script, peer)
     if run.effects:
         return dict(told, verdict="escaped", effects=run.effects)
     if not run.began:

@@ -371,3 +371,21 @@ fn nothing_says_whether_a_file_that_was_not_granted_exists() {
     });
     assert_eq!(heard[0], heard[1], "no hint whether the file exists");
 }
+
+#[test]
+fn a_script_that_has_the_name_of_its_package_is_told_so() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    for module in ["main", "absent"] {
+        let script = format!("import {module}.cli\n");
+        playground.tool(module, "python", &script, json!({}));
+    }
+    playground.settle();
+    let said = |id: &str| playground.call(id, "{}").out.to_string();
+    let hides = "The file main.py beside the script stands before the package";
+    assert!(said("esc:main").contains(hides), "{}", said("esc:main"));
+    let absent = said("esc:absent");
+    assert!(
+        absent.contains("No package here has the module 'absent'"),
+        "control: {absent}"
+    );
+}

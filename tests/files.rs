@@ -322,15 +322,19 @@ print(len(os.listdir('/tmp/call/input')))
     let request = json!({"arguments": {}, "files": [stored["id"]]}).to_string();
     let reply = post(calls, &[("request", "rq.json", &request), ("x", "a", "1")]);
     assert_eq!(reply.is(200, "none").json()["outputData"], 2);
-    // A name that ASCII cannot show, and that of a hidden file.
-    for (name, plain) in [("\u{fc}.csv", "_.csv"), (".profile", "_profile")] {
+    // A name that ASCII cannot show, and those of files that other programs obey.
+    for (name, plain, whole) in [
+        ("\u{fc}.csv", "_.csv", "%C3%BC%2Ecsv"),
+        (".profile", "_profile", "%5Fprofile"),
+        ("package.json", "_package.json", "%5Fpackage%2Ejson"),
+    ] {
         let reply = post(calls, &[("x", name, "1")]);
         let stored = artifact(&reply.is(200, "none").json(), name).clone();
         let path = format!("/v1/artifacts/{}", stored["id"].as_str().unwrap());
         let own = web.get(&path, &[&ann]);
         let disposition = own.header("content-disposition").unwrap();
         assert!(
-            disposition.contains(&format!("filename=\"{plain}\"")),
+            disposition.ends_with(&format!("; filename=\"{plain}\"; filename*=UTF-8''{whole}")),
             "{disposition}"
         );
     }

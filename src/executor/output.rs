@@ -298,7 +298,8 @@ fn ending_of(what: &str, bytes: &[u8], is_text: bool, deadline: &CallDeadline) -
             ..
         }) => bad(format!(
             "{what} must be a single JSON value; not JSON at line {line}, column {column}: \
-             {message} — print diagnostics to stderr"
+             {message} — print diagnostics to stderr; \"execution\": {{\"output\": \"text\"}} in \
+             the manifest takes plain text"
         )),
     }
 }

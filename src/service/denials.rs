@@ -430,7 +430,8 @@ fn first_steps(about: &DenialContext) -> Option<String> {
     let tool = &about.tool.manifest.id;
     let arguments = about.ignores_arguments().then(|| {
         "A script gets its arguments as JSON on standard input. With `\"entryPoint\": \"NAME\"` in \
-         the handler of its manifest, its function NAME gets them."
+         the handler of its manifest, its function NAME gets them; with \
+         `\"execution\": {\"input\": \"argv\"}` they are the words of its command line."
             .to_owned()
     });
     let recorded = (!about.recorded).then(|| {
@@ -465,6 +466,13 @@ fn missing_package(words: &str, about: &DenialContext) -> Option<String> {
         .next()
         .filter(|name| !name.starts_with(['.', '/']) && !name.starts_with("file:"))?;
     let name = printable(name);
+    let top = name.split('.').next().unwrap_or(&name);
+    if words.contains(&format!("'{top}' is not a package")) {
+        return Some(format!(
+            "The file {top}.py beside the script stands before the package of that name: give it \
+             another name."
+        ));
+    }
     let runtime = about.decision.grants.runtime.as_ref();
     let runs_python = runtime.is_some_and(|it| it.language == Language::Python);
     let how = match &about.decision.packages.required {

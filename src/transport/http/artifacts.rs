@@ -5,6 +5,7 @@ use super::request::KnownRequest;
 use super::tools;
 use crate::base::semaphore::Permit;
 use crate::base::store::Content;
+use crate::policy;
 use crate::service::artifacts::OpenArtifact;
 use axum::body::{Body, Bytes};
 use axum::extract::Path;
@@ -59,7 +60,8 @@ pub async fn one(
             malformed("You have no such artifact."),
         )
     })?;
-    let name = utf8_percent_encode(&file.name, NON_ALPHANUMERIC);
+    let name = name_to_save(&file.name);
+    let encoded = utf8_percent_encode(&name, NON_ALPHANUMERIC);
     let length = content.bytes;
     let mut response = Response::new(Body::from_stream(pieces(content, reserved)));
     for (header, value) in [
@@ -68,8 +70,8 @@ pub async fn one(
         (
             header::CONTENT_DISPOSITION,
             format!(
-                "attachment; filename=\"{}\"; filename*=UTF-8''{name}",
-                plain_name(&file.name)
+                "attachment; filename=\"{}\"; filename*=UTF-8''{encoded}",
+                plain_name(&name)
             ),
         ),
         (
@@ -84,14 +86,19 @@ pub async fn one(
     Ok(response)
 }
 
-/// The name for clients that read no other: ASCII, and not that of a hidden file.
+/// The name under which a client saves a file: none that other programs obey.
+fn name_to_save(name: &str) -> String {
+    if name.starts_with('.') || policy::is_definition(name) || policy::leads_modules(name) {
+        format!("_{}", name.trim_start_matches('.'))
+    } else {
+        name.to_owned()
+    }
+}
+
+/// The same for clients that read only ASCII.
 fn plain_name(name: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-    let name = name.replace(|c| !is_plain(c), "_");
-    match name.strip_prefix('.') {
-        Some(rest) => format!("_{rest}"),
-        None => name,
-    }
+    name.replace(|c| !is_plain(c), "_")
 }
 
 /// What an artifact holds, piece by piece. `reserved`: the memory of one, until the last is sent.

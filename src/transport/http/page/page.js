@@ -152,12 +152,14 @@ async function artifact(id, owner) {
   const as = owner ? `?as=${encodeURIComponent(owner)}` : '';
   const answer = await ask(`/v1/artifacts/${encodeURIComponent(id)}${as}`);
   if (!answer.ok) throw new Refused(answer.status, (await answer.json().catch(() => null))?.error);
-  return new Uint8Array(await answer.arrayBuffer());
+  const [, name] = /filename\*=UTF-8''(.*)/.exec(answer.headers.get('Content-Disposition'));
+  return { content: new Uint8Array(await answer.arrayBuffer()), name: decodeURIComponent(name) };
 }
 
 async function save(file, owner) {
-  const address = URL.createObjectURL(new Blob([await artifact(file.id, owner)], { type: 'application/octet-stream' }));
-  el('a', { href: address, download: shown(file.name) }).click();
+  const { content, name } = await artifact(file.id, owner);
+  const address = URL.createObjectURL(new Blob([content], { type: 'application/octet-stream' }));
+  el('a', { href: address, download: shown(name) }).click();
   setTimeout(() => URL.revokeObjectURL(address), 60000);
 }
 
@@ -173,7 +175,7 @@ function files(all, owner) {
     const place = el('figure', {}, empty(`${file.name} …`));
     pictures.append(place);
     artifact(file.id, owner)
-      .then((content) => place.replaceWith(picture(content, file.name) ?? empty(`${file.name} is no picture.`)))
+      .then(({ content }) => place.replaceWith(picture(content, file.name) ?? empty(`${file.name} is no picture.`)))
       .catch((error) => place.replaceWith(empty(error.status === 404 ? `${file.name} is its caller’s, or gone.` : error.message)));
   }
   return [el('h3', {}, 'Files'), pictures, table(['Name', 'Type', 'Size', ''], rows)];

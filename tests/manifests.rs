@@ -227,6 +227,37 @@ fn the_published_schema_takes_what_the_reader_takes() {
 }
 
 /// Schemas made to take forever are refused, or cost little (P21).
+/// What is compiled of tools that nobody calls is let go: a folder of strangers is loaded before
+/// anybody has approved it.
+#[test]
+fn large_patterns_of_many_tools_are_not_kept() {
+    const PEAK: &str = "import resource, subprocess, sys\n\
+        subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL)\n\
+        print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)\n";
+    let [usual, large] = [1, 64].map(|times| {
+        let playground = Playground::new(Who::ours(), "/var/tmp");
+        for tool in 0..120 {
+            let pattern = |n: u32| format!("^(a|b|c{tool}x{n}){{{times}}}$");
+            let properties: Map<String, Value> = (0..32)
+                .map(|n| (format!("p{n}"), json!({ "pattern": pattern(n) })))
+                .collect();
+            let parameters = json!({"parameters": {"type": "object", "properties": properties}});
+            playground.tool(&format!("t{tool}"), "python", "print(1)\n", parameters);
+        }
+        playground.settle();
+        let mut command = playground.outside(PYTHON);
+        command.args(["-c", PEAK]);
+        let mut command = playground.host_by(command);
+        command.arg("list");
+        finish(command, b"").out.as_u64().unwrap()
+    });
+    // Kept, they took 220 MB.
+    assert!(
+        large < usual + 120_000,
+        "{large} KiB, {usual} KiB with usual ones"
+    );
+}
+
 #[test]
 fn hostile_schemas_cost_little() {
     let bound = Duration::from_secs(10); // a debug build on a busy machine; the attacks take years

@@ -24,6 +24,8 @@ pub(super) struct Bounds {
     /// The states of all its patterns: at worst, a character of a text is compared with each of
     /// them.
     pub states: usize,
+    /// What all its patterns take compiled, bytes.
+    pub pattern_bytes: usize,
     /// How many references lead back to a schema around them: at each level of a value a check may
     /// branch so often.
     pub recursive_references: usize,
@@ -74,7 +76,10 @@ pub(super) fn measure(schema: &Value) -> Result<Bounds, Problem> {
             &["$id", "$schema"]
         },
     )?;
-    Ok(walk.bounds)
+    Ok(Bounds {
+        pattern_bytes: MAX_REGEX_BYTES - walk.room,
+        ..walk.bounds
+    })
 }
 
 /// Refuses `$id` and `$schema` below the top: they make a part a document, whose references lead

@@ -11,6 +11,9 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// Most bytes that the patterns of a server's whole list take compiled.
+const MAX_PATTERN_BYTES: usize = 4 << 20;
+
 impl McpServer {
     pub(super) fn read(reader: &mut Reader<'_>, script: ScriptReference) -> McpServer {
         let of_tools = ["parameters", "output", "examples", "idempotent"];
@@ -54,17 +57,26 @@ impl McpServer {
             *times.entry(name.to_ascii_lowercase()).or_default() += 1;
         }
         let mut listed = BTreeMap::new();
+        let mut pattern_bytes = 0;
         for (index, entry) in entries.iter().enumerate() {
             let name = entry["name"].as_str().unwrap_or_default();
             let read = if times.get(&name.to_ascii_lowercase()) > Some(&1) {
                 Err("two tools of this list have this name".to_owned())
             } else if let Some(fault) = id_fault(&format!("{namespace}:{name}")) {
                 Err(fault)
+            } else if pattern_bytes > MAX_PATTERN_BYTES {
+                let most = MAX_PATTERN_BYTES >> 20;
+                Err(format!(
+                    "the patterns of this list take more than {most} MiB"
+                ))
             } else {
                 ListedTool::read(entry)
             };
             match read {
-                Ok(tool) => drop(listed.insert(name.to_owned(), tool)),
+                Ok(tool) => {
+                    pattern_bytes += tool.parameters.pattern_bytes();
+                    listed.insert(name.to_owned(), tool);
+                }
                 Err(why) => {
                     let message = format!("this tool is not offered: {why}");
                     reader.warn(&format!("/tools/{index}"), message);

@@ -9,6 +9,7 @@
 //! only few large ones exist at a time.
 
 use super::bounds::{self, Bounds};
+use crate::base::lock;
 use crate::base::problem::Problem;
 use crate::base::suggest;
 use crate::base::text;
@@ -20,7 +21,8 @@ use jsonschema::error::{TypeKind, ValidationErrorKind as Kind};
 use jsonschema::{PatternOptions, ValidationError, Validator};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, Weak};
 
 /// Stack for the checker's recursion, where a schema refers to itself. Only touched pages cost.
 const DEEP_STACK_BYTES: usize = 256 << 20;
@@ -34,14 +36,40 @@ const STATES_PER_STEP: usize = 16;
 /// Each time an explanation copies this many bytes of the schema, its cost is added again.
 const COPIED_BYTES_PER_STEP: usize = 256;
 
+/// Schemas whose patterns take less compiled stay compiled, bytes.
+const SMALL_PATTERN_BYTES: usize = 16 << 10;
+/// What the patterns of all others may take that are compiled at a time, bytes. (The checker takes up
+/// to four times as much for them.) Others are compiled again when a value is checked: a short text
+/// makes large patterns, and nobody has approved yet what a folder holds.
+const MAX_LARGE_BYTES: usize = 16 << 20;
+
 /// A schema as written, and compiled.
 #[derive(Clone, Debug)]
 pub struct Schema {
     pub raw: Value,
-    compiled: Arc<Validator>,
+    compiled: Arc<Compiled>,
     bounds: Arc<Bounds>,
     /// Whether anything in it may be marked secret (`writeOnly`, `x-secret`).
     pub may_hide: bool,
+}
+
+#[derive(Debug)]
+enum Compiled {
+    Small(Arc<Validator>),
+    Large(Mutex<Weak<Validator>>),
+}
+
+/// The large ones that are compiled, those used last at the end, and what their patterns take.
+static LARGE: Mutex<VecDeque<(Arc<Validator>, usize)>> = Mutex::new(VecDeque::new());
+
+/// Keeps a large one compiled, and lets those go that were not used for longest.
+fn keep(validator: &Arc<Validator>, bytes: usize) {
+    let mut kept = lock(&LARGE);
+    kept.retain(|(other, _)| !Arc::ptr_eq(other, validator));
+    kept.push_back((validator.clone(), bytes));
+    while kept.iter().map(|(_, bytes)| bytes).sum::<usize>() > MAX_LARGE_BYTES {
+        kept.pop_front();
+    }
 }
 
 /// How a value breaks a schema.
@@ -73,6 +101,13 @@ impl Schema {
         let may_hide = ["writeOnly", "x-secret"]
             .iter()
             .any(|word| text.contains(word));
+        let compiled = Arc::new(compiled);
+        let compiled = if bounds.pattern_bytes <= SMALL_PATTERN_BYTES {
+            Compiled::Small(compiled)
+        } else {
+            keep(&compiled, bounds.pattern_bytes);
+            Compiled::Large(Mutex::new(Arc::downgrade(&compiled)))
+        };
         let schema = Schema {
             raw: raw.clone(),
             compiled: Arc::new(compiled),
@@ -81,6 +116,27 @@ impl Schema {
         };
         on_stack(deep, || schema.check_defaults()).map_err(|why| bounds::fault("", why))??;
         Ok(schema)
+    }
+
+    /// What its patterns take compiled, bytes.
+    pub fn pattern_bytes(&self) -> usize {
+        self.bounds.pattern_bytes
+    }
+
+    /// It was compiled when it was read, so it can be again.
+    fn validator(&self) -> Option<Arc<Validator>> {
+        let last = match &*self.compiled {
+            Compiled::Small(validator) => return Some(validator.clone()),
+            Compiled::Large(last) => last,
+        };
+        let mut last = lock(last);
+        let validator = match last.upgrade() {
+            Some(validator) => validator,
+            None => Arc::new(build(&self.raw).ok()?),
+        };
+        *last = Arc::downgrade(&validator);
+        keep(&validator, self.bounds.pattern_bytes);
+        Some(validator)
     }
 
     /// A `default` that its own schema refuses would fail every call that relies on it.
@@ -232,20 +288,27 @@ impl Schema {
 
     /// Explaining why a value does not fit can cost far more than the check.
     fn explain(&self, value: &Value) -> Vec<Flaw> {
-        if self.compiled.is_valid(value) {
+        let Some(compiled) = self.validator() else {
+            return vec![Flaw::must(
+                "",
+                "schema",
+                "must fit its schema, which does not compile now",
+            )];
+        };
+        if compiled.is_valid(value) {
             return Vec::new();
         }
         let (_, explaining) = self.effort(value);
         // The first flaw may be of a union, which is explained by all its branches.
         let is_short = self.bounds.parts.saturating_mul(self.bounds.copied) <= MAX_TREE_BYTES;
         if explaining <= LARGE_CHECK_STEPS {
-            self.compiled
+            compiled
                 .iter_errors(value)
                 .take(MAX_FAULTS_TOLD)
                 .map(|error| Flaw::new(&error))
                 .collect()
         } else if explaining <= MAX_CHECK_STEPS && is_short && !self.bounds.has_deep_unions {
-            self.compiled
+            compiled
                 .validate(value)
                 .err()
                 .iter()

@@ -5,7 +5,8 @@ use super::client_call::ClientRuns;
 use crate::base::text;
 use crate::executor::CallDeadline;
 use crate::fault::{Fault, Kind};
-use crate::manifest;
+use crate::manifest::{self, schema::Schema};
+use crate::quantity::MAX_REGEX_BYTES;
 use crate::registry::Tool;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -27,6 +28,8 @@ impl OwnTools {
             return Err(Fault::new(Kind::ParameterValidationError, message));
         }
         let mut own = OwnTools::default();
+        // One bound for all: while their turn waits, all of them are kept.
+        let mut pattern_bytes = 0;
         for (at, definition) in definitions.iter().enumerate() {
             let refuse = |why: String| {
                 let message = format!("tools[{at}]{why}");
@@ -40,6 +43,18 @@ impl OwnTools {
             }
             if own.find(name).is_some() {
                 return Err(refuse(format!(".name: '{name}' is there twice.")));
+            }
+            pattern_bytes += tool
+                .manifest
+                .parameters
+                .as_ref()
+                .map_or(0, Schema::pattern_bytes);
+            if pattern_bytes > MAX_REGEX_BYTES {
+                let most = MAX_REGEX_BYTES >> 10;
+                let why = format!(
+                    ".parameters: the patterns of all tools of a request take more than {most} KiB."
+                );
+                return Err(refuse(why));
             }
             own.0.push(Arc::new(tool));
         }

@@ -195,7 +195,7 @@ fn types_and_jsdoc_become_parameters() {
         assert_eq!(
             resize["parameters"]["properties"],
             json!({
-                "width": {"type": "number", "description": "How wide it becomes."}, "mode": {"enum": ["fit", "fill"]},
+                "width": {"type": "number", "description": "How wide it becomes."}, "mode": {"enum": ["fit", "fill"], "default": "fit"},
                 "tags": {"type": "array", "items": {"type": "string"}, "description": "Words for it."},
                 "inner": {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}})
         );

@@ -173,7 +173,7 @@ fn a_broken_chain_is_sent() {
         alert["finding"]
             .as_str()
             .unwrap()
-            .contains("line 2: record 1: changed, or what follows it"),
+            .contains("record 1: changed, or what follows it (seen at audit.jsonl"),
         "{alert}"
     );
     fs::write(&log, &good).unwrap();

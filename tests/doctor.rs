@@ -294,3 +294,47 @@ fn a_delegated_group_counts_where_the_host_is_alone_in_it() {
         .count();
     assert_eq!(left, 0, "the groups of its calls are gone");
 }
+
+/// Runs a program without one system call, which gets this errno.
+const WITHOUT: &str = "
+import ctypes, os, struct, sys
+call, errno = int(sys.argv[1]), int(sys.argv[2])
+steps = [(0x20, 0, 0, 0), (0x15, 0, 1, call), (0x06, 0, 0, 0x50000 | errno), (0x06, 0, 0, 0x7fff0000)]
+steps = ctypes.create_string_buffer(b''.join(struct.pack('HBBI', *step) for step in steps))
+class Filter(ctypes.Structure):
+    _fields_ = [('length', ctypes.c_ushort), ('steps', ctypes.c_void_p)]
+libc = ctypes.CDLL(None)
+assert libc.prctl(38, 1, 0, 0, 0) == 0
+assert libc.prctl(22, 2, ctypes.byref(Filter(4, ctypes.addressof(steps))), 0, 0) == 0
+os.execv(sys.argv[3], sys.argv[3:])
+";
+/// openat2(2), and a number that no call has.
+const OPENAT2: &str = "437";
+const NO_CALL: &str = "4370";
+const ENOSYS: &str = "38";
+const EPERM: &str = "1";
+
+/// A container's filter may refuse it with either errno. Then no manifest can be loaded.
+#[test]
+fn a_filter_without_openat2_is_named_with_its_fix() {
+    let (playground, true) = playground(Who::ours()) else {
+        return;
+    };
+    let doctor = |call: &str, errno: &str| {
+        let mut command = playground.outside(PYTHON);
+        command.args(["-I", "-c", WITHOUT, call, errno]);
+        let mut command = playground.host_by(command);
+        command.args(["doctor", "--json"]);
+        finish(command, b"")
+    };
+    let control = doctor(NO_CALL, ENOSYS);
+    assert_eq!(control.code, Some(0), "{control:?}");
+    for errno in [ENOSYS, EPERM] {
+        let ended = doctor(OPENAT2, errno);
+        let report = &ended.out;
+        assert_eq!((ended.code, &report["tier"]), (Some(4), &Value::Null));
+        assert_eq!(report["refused"]["layer"], "openat2", "{report}");
+        let fixes = report["fixes"].to_string();
+        assert!(fixes.contains("docker-seccomp.json"), "{fixes}");
+    }
+}

@@ -210,7 +210,11 @@ fn past_calls_are_shown_chosen_and_followed() {
     assert_eq!(tools(json(&["--failed"])), ["esc:bad"]);
     assert_eq!(tools(json(&["--refused"])), ["esc:none"]);
     assert_eq!(tools(json(&["--tool", "esc:fine"])), ["esc:fine"]);
+    let both = ["--refused", "--failed"];
+    assert_eq!(tools(json(&both)), ["esc:bad", "esc:none"]);
     assert_eq!(tools(json(&["--limit", "1"])), ["esc:none"]);
+    assert_eq!(tools(json(&["--since", "2020-01-31"])).len(), 3);
+    assert!(json(&["--since", "2100-01-31"]).is_empty());
     assert_eq!(tools(json(&["--since", "1h"])).len(), 3);
     assert!(json(&["--since", "2100-01-01T00:00:00Z"]).is_empty());
     assert!(json(&["--caller", "nobody-else"]).is_empty());
@@ -221,6 +225,13 @@ fn past_calls_are_shown_chosen_and_followed() {
         "{}",
         one.text()
     );
+    // The beginning of an id is enough where it is of one call.
+    let id = bad["call"].as_str().unwrap();
+    assert_eq!(shown(&[&id[..34]]).text(), one.text());
+    let audit = playground.cli(&["audit", "--call", &id[..34]]);
+    assert_eq!(audit.code, Some(0), "{audit:?}");
+    let several = shown(&[&id[..1]]);
+    assert!(several.stderr.contains("3 calls begin with"), "{several:?}");
     let waits = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)\nprint(1)\n";
     let folder = playground.tool("waits", "python", waits, json!({}));
     playground.settle();

@@ -388,6 +388,10 @@ fn mcp_clients_get_skills_as_the_extension_says() {
         let code = refused["error"]["code"].as_i64();
         assert!(matches!(code, Some(-32602 | -32002)), "{uri}: {refused}");
     }
+    // Who has the wrong parameter is told the right one.
+    let wrong = server.asked("skills/get", json!({"name": "demo"}));
+    assert_eq!(wrong["error"]["code"], -32602, "{wrong}");
+    assert!(wrong["error"]["message"].to_string().contains("params.uri"));
     // Others have tools for it.
     let names = server.names();
     assert!(names.contains(&"core__list-skills".to_owned()), "{names:?}");

@@ -463,7 +463,7 @@ fn text(files: &[File]) -> String {
         out += &format!("{}: {}{tool}\n", text::path(&file.path), state(file));
         file.problems
             .iter()
-            .for_each(|problem| out += &line(&file.path, problem));
+            .for_each(|problem| out += &line(problem));
     }
     let all = |wanted| files.iter().filter(|file| state(file) == wanted).count();
     let count = |severity| {
@@ -488,7 +488,8 @@ fn text(files: &[File]) -> String {
     )
 }
 
-fn line(path: &Path, problem: &Problem) -> String {
+/// A problem below its file.
+fn line(problem: &Problem) -> String {
     let Problem {
         severity,
         code,
@@ -500,7 +501,7 @@ fn line(path: &Path, problem: &Problem) -> String {
     let place = if *line == 0 {
         String::new()
     } else {
-        format!("{}:{line}:{column}: ", text::path(path))
+        format!("{line}:{column}: ")
     };
     let pointer = if pointer.is_empty() {
         String::new()

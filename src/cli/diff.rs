@@ -40,6 +40,13 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
             after.extend(host.under(&new).map_err(refuse)?);
             (before, after)
         }
+        (Side::Policies(_), Side::Powers(one)) | (Side::Powers(one), Side::Policies(_))
+            if one.len() == 1 =>
+        {
+            let why = "policies and one tool are not two states of one thing: compare policies \
+                with policies, and a manifest with a manifest";
+            return Err(refuse(wrong(why)).into());
+        }
         (old, new) => (
             host.powers(old).map_err(refuse)?,
             host.powers(new).map_err(refuse)?,

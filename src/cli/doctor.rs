@@ -7,6 +7,7 @@
 use super::refusal::Exit;
 use super::settings::Settings;
 use super::{attacks, audit, host, process, words};
+use crate::base::files;
 use crate::executor::process::{LauncherError, Launchers, examine, settle};
 #[cfg(feature = "wasi")]
 use crate::executor::wasm;
@@ -18,6 +19,7 @@ use crate::sandbox::{Problem, identity};
 use crate::service::alerts::AlertSettings;
 use crate::{policy, sandbox};
 use nix::errno::Errno;
+use nix::fcntl::OFlag;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -115,10 +117,16 @@ async fn report(settings: &Settings, launchers: &Arc<Launchers>) -> (Value, Exit
         ..examine::Surroundings::default()
     };
     let examined = examine::run(launchers, &examine::bare(examine::ourselves()), &around).await;
-    let (layers, tried, refused) = match examined {
+    let (layers, tried, mut refused) = match examined {
         Ok(examined) => (examined.layers, examined.tried, None),
         Err(error) => (Vec::new(), Vec::new(), Some(render_refusal(error))),
     };
+    // Whoever cannot open files like this loads no manifest and shows no tool its files.
+    if let Err(errno) = files::without_links(Path::new("/"), OFlag::O_PATH) {
+        let errno = format!("{errno:?}: {}", errno.desc());
+        let what = "open a path without following links";
+        refused = Some(json!({ "layer": OPENAT2, "what": what, "errno": errno }));
+    }
     let stands = refused.is_none()
         && !tried.is_empty()
         && tried
@@ -507,6 +515,8 @@ fn hint(why: &str, command: &str) -> Value {
 const APPARMOR: &str = "sudo install -o root -g root -m 0644 docs/setup/apparmor-toolhost \
                         /etc/apparmor.d/toolhost && sudo apparmor_parser -r \
                         /etc/apparmor.d/toolhost";
+/// Stands in place of a layer's name where the kernel or a filter refuses openat2(2).
+const OPENAT2: &str = "openat2";
 const DOCKER: &str = "docker run --security-opt seccomp=docs/setup/docker-seccomp.json \
                       --security-opt apparmor=unconfined --security-opt systempaths=unconfined …";
 
@@ -516,6 +526,14 @@ fn hints(facts: &Facts, refused: Option<&str>) -> Vec<Value> {
     let mut hints = match refused {
         Some("namespaces" | "identity" | "network" | "view" | "scratch") => namespaces(facts),
         Some("landlock") => vec![landlock(facts)],
+        Some(OPENAT2) if facts.already_filtered => {
+            let why = "the seccomp filter of a container or service manager refuses openat2(2)";
+            vec![hint(why, DOCKER)]
+        }
+        Some(OPENAT2) => {
+            let why = "this kernel has no openat2(2)";
+            vec![hint(why, "use Linux 5.13 or later")]
+        }
         Some("seccomp") if facts.architecture != "x86_64" => {
             vec![hint(
                 "the filter is made for x86_64",
@@ -637,7 +655,13 @@ mod tests {
             counted: false,
             ..facts(change)
         };
-        let cases: [(Facts, Option<&str>, &str); 12] = [
+        let cases: [(Facts, Option<&str>, &str); 14] = [
+            (
+                facts(|f| f.already_filtered = true),
+                Some("openat2"),
+                "docker-seccomp.json",
+            ),
+            (facts(|_| ()), Some("openat2"), "Linux 5.13"),
             (
                 facts(|f| f.apparmor_restricts_userns = true),
                 Some("namespaces"),

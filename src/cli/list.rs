@@ -4,6 +4,7 @@ use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
 use super::{host, terminal, words};
 use crate::base::text::{head, json as json_text, path, printable};
+use crate::executor::method::is_call_status;
 use crate::manifest::Handler;
 use crate::service::audit::UsageByTool;
 use crate::service::readiness::{Need, Readiness};
@@ -48,7 +49,7 @@ pub struct Args {
     #[arg(long, conflicts_with_all = ["bytes", "format"])]
     pub usage: bool,
     /// Show how many bytes of each tool a model reads, the largest first
-    #[arg(long, conflicts_with_all = ["json", "format"])]
+    #[arg(long, conflicts_with = "format")]
     pub bytes: bool,
 }
 
@@ -183,6 +184,9 @@ fn show(
         (readiness(&tool).needs(), tool)
     });
     let tools: Vec<_> = tools.collect();
+    if args.bytes {
+        return show_bytes(tools.iter().map(|(_, tool)| tool), args.json, out);
+    }
     if args.json {
         let listed: Vec<_> = tools
             .iter()
@@ -199,16 +203,16 @@ fn show(
     if tools.is_empty() {
         return writeln!(out, "No tools.");
     }
-    if args.bytes {
-        return show_bytes(tools.iter().map(|(_, tool)| tool), out);
-    }
     let mut rows: Vec<Value> = tools.iter().map(|(needs, tool)| row(tool, needs)).collect();
     let mut columns = vec!["tool", "version", "source", "description"];
     if let Some(usage) = usage {
         columns = vec!["tool", "version", "calls", "failures", "p50Ms", "last"];
         for (row, (_, tool)) in rows.iter_mut().zip(&tools) {
             for (name, value) in usage_of(tool, usage) {
-                row[name] = value;
+                row[name] = match words::age(&words::flat(&value)) {
+                    Some(age) if name == "last" => age.into(),
+                    _ => value,
+                };
             }
         }
     }
@@ -219,6 +223,7 @@ fn show(
 /// What each tool costs a model, and all together.
 fn show_bytes<'t>(
     tools: impl Iterator<Item = &'t Arc<registry::Tool>>,
+    as_json: bool,
     out: &mut dyn Write,
 ) -> io::Result<()> {
     let mut sizes: Vec<_> = tools
@@ -229,8 +234,11 @@ fn show_bytes<'t>(
     let rows: Vec<Value> = sizes
         .into_iter()
         .chain([(sum, "all".to_owned())])
-        .map(|(bytes, tool)| json!({ "tool": tool, "bytes": bytes.to_string() }))
+        .map(|(bytes, tool)| json!({ "tool": tool, "bytes": bytes }))
         .collect();
+    if as_json {
+        return writeln!(out, "{}", json_text(&json!(rows), true));
+    }
     write!(out, "{}", words::table(&rows, &["tool", "bytes"], &[]))
 }
 
@@ -301,12 +309,17 @@ fn row(tool: &registry::Tool, needs: &[Need]) -> Value {
         _ => Vec::new(),
     };
     let first = tool.manifest.description.lines().next().unwrap_or_default();
+    // Every server has this one, and no other process.
+    let of_servers = is_call_status(&tool.manifest.handler);
+    let missing = needs
+        .iter()
+        .filter(|need| !of_servers || !matches!(need, Need::Fault(..)));
     json!({
         "tool": tool.manifest.id,
         "version": head(&tool.manifest.version.to_string(), 20),
         "source": head(&tool.source, 20),
         "description": head(first, terminal::columns().unwrap_or(MAX_DESCRIPTION_CHARS)),
-        "unavailable": needs.iter().map(Need::text).collect::<Vec<_>>(),
+        "unavailable": missing.map(Need::text).collect::<Vec<_>>(),
         "runs": runs,
     })
 }

@@ -7,6 +7,8 @@ use crate::base;
 use crate::base::text::printable;
 use crate::manifest::Selector;
 use crate::service::audit::{self, CallFilter, PastCalls, Walk};
+use jiff::civil::Date;
+use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use std::io;
@@ -22,7 +24,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(300);
 pub struct Args {
     #[command(subcommand)]
     verb: Option<Verb>,
-    /// Show the record of this call
+    /// Show the record of this call, by its id or the beginning of it
     #[arg(value_name = "CALL", conflicts_with_all = ["follow", "limit"])]
     call: Option<String>,
     /// Only calls of this tool, of ns:* or of *
@@ -34,10 +36,10 @@ pub struct Args {
     /// Only calls that were refused before anything ran
     #[arg(long)]
     refused: bool,
-    /// Only calls that ran and failed
-    #[arg(long, conflicts_with = "refused")]
+    /// Only calls that ran and failed (with --refused: and those)
+    #[arg(long)]
     failed: bool,
-    /// Only calls since then: 90s, 15m, 2h, or a time as 2026-11-29T10:00:00Z
+    /// Only calls since then: 90s, 2h30m, 2026-11-29 (UTC), or a time as 2026-11-29T10:00:00Z
     #[arg(long, value_name = "WHEN", value_parser = since)]
     since: Option<Timestamp>,
     /// Most calls to show, the newest
@@ -52,12 +54,15 @@ pub struct Args {
 }
 
 fn since(text: &str) -> Result<Timestamp, String> {
-    let span = text.parse::<SignedDuration>();
-    let before = span.map_or_else(
-        |_| text.parse(),
-        |span| Timestamp::now().saturating_sub(span),
-    );
-    before.map_err(|_| "write 90s, 15m, 2h, or a time as 2026-11-29T10:00:00Z".to_owned())
+    let time = if let Ok(span) = text.parse::<SignedDuration>() {
+        Timestamp::now().saturating_sub(span)
+    } else if let Ok(time) = text.parse() {
+        Ok(time)
+    } else {
+        let date = text.parse::<Date>();
+        date.and_then(|date| date.to_zoned(TimeZone::UTC).map(|day| day.timestamp()))
+    };
+    time.map_err(|_| "write 90s, 2h30m, 2026-11-29, or a time as 2026-11-29T10:00:00Z".to_owned())
 }
 
 impl Args {
@@ -68,6 +73,7 @@ impl Args {
             refused: self.refused,
             failed: self.failed,
             since: self.since,
+            after: None,
         }
     }
 }
@@ -109,7 +115,7 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
 fn list(log: &audit::Log, args: &Args) -> io::Result<ExitCode> {
     let mut follower = args.follow.then(|| log.follow()).transpose()?;
     let wanted = args.wanted();
-    let PastCalls { ended, running } = log.calls(args.limit.into(), &wanted)?;
+    let PastCalls { ended, running, .. } = log.calls(args.limit.into(), &wanted)?;
     if args.json {
         ended.iter().chain(&running).for_each(words::say_json);
     } else if ended.is_empty() && running.is_empty() {
@@ -127,10 +133,10 @@ fn list(log: &audit::Log, args: &Args) -> io::Result<ExitCode> {
         words::show(words::table(&rows, &columns, below).as_bytes());
     }
     // A record that was written meanwhile was shown already.
-    let last = ended.last().and_then(place);
+    let last = ended.back().and_then(audit::number);
     while let Some(follower) = &mut follower {
         match follower.next_call()? {
-            Some(record) if !wanted.fits(&record) || place(&record) <= last => {}
+            Some(record) if !wanted.fits(&record) || audit::number(&record) <= last => {}
             Some(record) if args.json => words::say_json(&record),
             Some(record) => words::say(&line(&row(&record))),
             None => std::thread::sleep(LOOK_INTERVAL),
@@ -144,11 +150,6 @@ fn list(log: &audit::Log, args: &Args) -> io::Result<ExitCode> {
 
 fn text<'r>(record: &'r Value, member: &str) -> &'r str {
     record[member].as_str().unwrap_or_default()
-}
-
-/// The place of a record in its chain.
-fn place(record: &Value) -> Option<u64> {
-    record["chain"]["n"].as_u64()
 }
 
 /// A terminal of fewer columns shows the ids of calls below their rows.

@@ -127,7 +127,6 @@ enum Verb {
     /// Print what a shell sources to complete this command line
     Completions(completions::Args),
     /// Print the manual page, or write one for each verb into a folder
-    #[command(hide = true)]
     Man(man::Args),
 }
 

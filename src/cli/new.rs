@@ -325,6 +325,8 @@ fn from_script(
     parameters: &[Parameter],
 ) -> anyhow::Result<(String, Vec<u8>, Value)> {
     let shown = text::path(script);
+    let source = settings::regular_file(script, MAX_SCRIPT_BYTES)
+        .map_err(|why| anyhow!("{shown}: {why}"))?;
     let own = format!("{name}.py");
     let file = script.file_name().and_then(|file| file.to_str());
     let file = file.filter(|file| text::is_printable(file));
@@ -336,15 +338,13 @@ fn from_script(
         .with_context(|| {
             format!(
                 "{shown}: the ending must show the language: .py, .js, .mjs, .cjs, .ts, .wasm or \
-            .wat (.json of an API with --from)"
+            .wat (.json of an API with --from); a skill runs scripts of bash"
             )
         })?;
     let entry = args.entry.as_deref();
     if language == Language::Wasm && entry.is_some() {
         bail!("{shown} is a WASI module, whose exports say how it is run: leave --entry out");
     }
-    let source = settings::regular_file(script, MAX_SCRIPT_BYTES)
-        .map_err(|why| anyhow!("{shown}: {why}"))?;
     let mut document = document(id, name, file, language);
     document["description"] = json!(format!("Runs {file}."));
     document["parameters"] = schema(parameters);

@@ -26,7 +26,7 @@ pub struct PsArgs {
 
 #[derive(Debug, clap::Args)]
 pub struct KillArgs {
-    /// The id of a call or session, as `toolhost ps` shows it
+    /// The id of a call or session, as `toolhost ps` shows it, or its beginning
     #[arg(value_name = "CALL")]
     pub call: String,
     /// Interrupt what the session runs; the session goes on
@@ -38,7 +38,7 @@ pub struct KillArgs {
 
 #[derive(Debug, clap::Args)]
 pub struct ApprovalsArgs {
-    /// The call to answer, by its id
+    /// The call to answer, by its id or the beginning of it
     #[arg(value_name = "CALL", requires = "answer")]
     pub call: Option<String>,
     /// Let the call run
@@ -105,16 +105,15 @@ pub fn ps(args: &PsArgs) -> anyhow::Result<ExitCode> {
 }
 
 pub fn kill(args: &KillArgs) -> anyhow::Result<ExitCode> {
-    let path = format!("/v1/calls/{}", remote::call_id(&args.call)?);
+    let call = args.server.call_id(&args.call)?;
+    let path = format!("/v1/calls/{call}");
     if args.interrupt {
         let path = format!("{path}/interrupt");
         let answer = args.server.ask(Method::POST, &path, None, "interrupted")?;
-        return show(&answer, false, || {
-            format!("{} is being interrupted", args.call)
-        });
+        return show(&answer, false, || format!("{call} is being interrupted"));
     }
     let answer = args.server.ask(Method::DELETE, &path, None, "cancelled")?;
-    show(&answer, false, || format!("{} is being killed", args.call))
+    show(&answer, false, || format!("{call} is being killed"))
 }
 
 pub fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
@@ -126,7 +125,8 @@ pub fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
 
 pub fn approvals(args: &ApprovalsArgs) -> anyhow::Result<ExitCode> {
     if let Some(call) = &args.call {
-        let path = format!("/v1/approvals/{}", remote::call_id(call)?);
+        let call = args.server.call_id(call)?;
+        let path = format!("/v1/approvals/{call}");
         let answer = args.server.ask(
             Method::POST,
             &path,

@@ -49,10 +49,14 @@ impl Refusal {
         }
     }
 
-    /// What a fault says to the person at this machine.
+    /// What a fault says to the person at this machine. What it says to others is left out where the
+    /// person's text has it, too.
     pub fn from_fault(fault: &Fault) -> Refusal {
-        let more = [&fault.details, &fault.person];
-        let lines = more.into_iter().flatten().flat_map(|words| words.lines());
+        let person = fault.person.as_deref().unwrap_or_default();
+        let details = fault.details.as_deref().unwrap_or_default().lines();
+        let lines = details.filter(|line| !person.contains(line));
+        let lines = lines.chain(person.lines());
+        let lines = lines.filter(|line| !fault.message.contains(line));
         let more: String = lines.map(|line| format!("\n  {line}")).collect();
         let words = format!("{}{more}", fault.message);
         Refusal {

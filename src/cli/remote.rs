@@ -76,21 +76,35 @@ impl std::fmt::Display for ServerAddress {
     }
 }
 
-/// The id of a call, which becomes part of a path.
-pub fn call_id(word: &str) -> Result<&str, Refusal> {
-    let id = uuid::Uuid::try_parse(word).is_ok().then_some(word);
-    id.ok_or_else(|| {
-        Refusal::new(
-            Exit::Caller,
-            "this is not the id of a call: `toolhost ps` shows them",
-        )
-    })
+/// An id may become part of a path.
+fn is_id(word: &str) -> bool {
+    uuid::Uuid::try_parse(word).is_ok()
 }
 
 impl Server {
     pub fn new(http: ServerAddress) -> Server {
         let patience = TIMEOUT;
         Server { http, patience }
+    }
+
+    /// The id of the call that runs, or of the session, whose id is this word or begins with it.
+    pub fn call_id(&self, word: &str) -> anyhow::Result<String> {
+        if is_id(word) {
+            return Ok(word.to_owned());
+        }
+        let answer = self.ask(Method::GET, "/v1/calls", None, "calls")?;
+        let all = ["calls", "sessions"].map(|member| answer[member].as_array());
+        let all = all.into_iter().flatten().flatten();
+        let ids = all
+            .filter(|one| one["phase"] != "ended")
+            .filter_map(|one| one["id"].as_str());
+        let mut fit = ids.filter(|id| is_id(id) && id.starts_with(word));
+        let why = match (fit.next(), fit.next()) {
+            (Some(id), None) => return Ok(id.to_owned()),
+            (Some(_), Some(_)) => "the ids of several calls begin so: write more of it",
+            (None, _) => "the id of no call that runs begins so: `toolhost ps` shows them",
+        };
+        Err(Refusal::new(Exit::Caller, why).into())
     }
 
     /// Sends one request. The answer must have this member. An error of the server becomes the
@@ -110,7 +124,8 @@ impl Server {
         };
         let (status, body) = runtime.block_on(asked).map_err(|why| {
             let words = format!(
-                "the server at {}: {why} (is `serve --http` running there?)",
+                "the server at {}: {why} (is `serve --http` running there? `--http ADDRESS` names \
+                 another place)",
                 self.http
             );
             Refusal::new(Exit::Host, text::printable(&words))

@@ -61,8 +61,8 @@ pub struct Args {
     #[arg(long)]
     pub lean: bool,
     /// List over MCP only core:search-tools and core:call-tool, by which all tools are found and
-    /// called
-    #[arg(long, conflicts_with = "lean")]
+    /// called; it lists less than --lean
+    #[arg(long)]
     pub lazy: bool,
     /// How changes of tools and policies are noticed
     #[arg(long, value_enum, value_name = "MODE", default_value = "auto")]

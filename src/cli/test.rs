@@ -12,6 +12,7 @@ use crate::service::{Arguments, Report, Service, Sink};
 use serde_json::Value;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Instant;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -117,7 +118,10 @@ async fn examples(service: &Arc<Service>, tools: &[Arc<registry::Tool>], args: &
             let what = text::printable(&format!("{}: {}", tool.reference(), example.description));
             let tried = count.passed + count.failed;
             terminal::progress(&format!("[{}/{all}] {what}", tried + 1));
-            match try_example(service, tool, example, args.verbose).await {
+            let began = Instant::now();
+            let tried = try_example(service, tool, example, args.verbose).await;
+            let what = format!("{what} ({} ms)", began.elapsed().as_millis());
+            match tried {
                 Ok(()) => {
                     words::say(&format!("ok   {what}"));
                     count.passed += 1;

@@ -86,6 +86,8 @@ pub struct BuiltEnvironment {
     pub starts: Vec<PathBuf>,
     root: TreeStamp,
     items: Vec<Item>,
+    /// Of all of it: what shows that a copy, or an image of another file system, is the same.
+    digest: String,
 }
 
 impl BuiltEnvironment {
@@ -131,7 +133,7 @@ impl Store {
         report: impl FnOnce(&str),
     ) -> io::Result<Option<EnvironmentLease>> {
         self.content.check_private().map_err(io::Error::other)?;
-        let Some(entry) = self.entry(key) else {
+        let Some(mut entry) = self.entry(key) else {
             return Ok(None);
         };
         let root = self.content.hold_tree(&entry.name)?;
@@ -143,10 +145,13 @@ impl Store {
             return Ok(None);
         }
         if let Some(path) = changed {
-            report(path);
-            drop(root);
-            self.remove(key)?;
-            return Ok(None);
+            let Some(copy) = root.as_ref().and_then(|root| self.take_copy(root, &entry)) else {
+                report(path);
+                drop(root);
+                self.remove(key)?;
+                return Ok(None);
+            };
+            entry = Arc::new(copy);
         }
         // Mark the entry as used now.
         self.content.open_record(key, &RECORD);
@@ -156,6 +161,24 @@ impl Store {
             entry,
             _root: Arc::new(root),
         }))
+    }
+
+    /// The entry with the stamps that its tree has now, if all that it holds is as it was built.
+    fn take_copy(&self, root: &File, entry: &BuiltEnvironment) -> Option<BuiltEnvironment> {
+        let stamp = TreeStamp::now(root.as_fd()).ok()?;
+        let (items, _) = tree::add_stamps(root.as_fd(), entry.items.clone()).ok()?;
+        let copy = BuiltEnvironment {
+            root: stamp,
+            items,
+            ..entry.clone()
+        };
+        if tree::digest(root.as_fd(), &copy.items).ok()? != copy.digest {
+            return None;
+        }
+        // Where it cannot be written the next call compares again.
+        let text = serde_json::to_vec(&copy).ok()?;
+        let _ = self.content.put(&copy.key, &RECORD, &text);
+        Some(copy)
     }
 
     /// The entry of a key, as its record has it. `None`: no record, or one that cannot be read.
@@ -245,6 +268,7 @@ impl Store {
         let bytes = built.iter().map(|item| item.bytes).sum();
         let starts = tree::startup_files(&built, &layout.site);
         let (items, disk) = tree::add_stamps(root.as_fd(), built.into_iter().chain(own).collect())?;
+        let digest = tree::digest(root.as_fd(), &items)?;
         let root = TreeStamp::now(root.as_fd())?;
         let entry = BuiltEnvironment {
             key: key.to_owned(),
@@ -255,6 +279,7 @@ impl Store {
             starts,
             root,
             items,
+            digest,
         };
         let text = serde_json::to_vec(&entry).map_err(io::Error::from)?;
         let kept = self.content.put(key, &RECORD, &text);

@@ -2,17 +2,18 @@
 //! each use.
 
 use crate::base::files::{self, is, names_in, open_at};
-use crate::base::store::Limits;
-use crate::base::text;
-use nix::fcntl::{AtFlags, OFlag};
+use crate::base::store::{self, Limits};
+use crate::base::{sha256_hex, text};
+use nix::fcntl::{AtFlags, OFlag, readlinkat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat, fstatat};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::ffi::CString;
 use std::fs::File;
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::{io, iter};
 
 /// Deepest folder, and longest path from the root, bytes.
 const MAX_DEPTH: usize = 64;
@@ -229,6 +230,32 @@ pub fn add_stamps(root: BorrowedFd, items: Vec<Item>) -> io::Result<(Vec<Item>, 
         })
         .collect::<io::Result<_>>()?;
     Ok((items, disk))
+}
+
+/// The digest of what the items are: names, modes and content. A copy of the tree has the same, and
+/// other stamps.
+pub fn digest(root: BorrowedFd, items: &[Item]) -> io::Result<String> {
+    let mut all = Vec::new();
+    for path in iter::once(".").chain(items.iter().map(|item| &*item.path)) {
+        let stat = fstatat(root, path, AtFlags::AT_SYMLINK_NOFOLLOW)?;
+        if !files::is_trusted(stat.st_uid) {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        all.extend(format!("{path}\0{:o}\0", stat.st_mode).bytes());
+        if is(stat.st_mode, SFlag::S_IFLNK) {
+            all.extend(readlinkat(root, path)?.as_bytes());
+        } else if is(stat.st_mode, SFlag::S_IFDIR) {
+            let folder = open_at(root, path, OFlag::O_DIRECTORY)?;
+            let mut names = names_in(folder)?.collect::<nix::Result<Vec<_>>>()?;
+            names.sort();
+            all.extend(names.iter().flat_map(|name| name.to_bytes_with_nul()));
+        } else {
+            let file = File::from(open_at(root, path, OFlag::O_RDONLY)?);
+            all.extend(store::digest(file)?.0);
+        }
+        all.push(0);
+    }
+    Ok(sha256_hex(&all))
 }
 
 /// The first path with another stamp now. Adding or removing a name changes the stamp of its

@@ -40,11 +40,12 @@ impl OpenError {
             OpenError::Folder => "is a folder, not a regular file".to_owned(),
             OpenError::NotAFile => "is a pipe, a socket or a device, not a regular file".to_owned(),
             OpenError::TooLarge => "is larger than a definition may be (1 MiB)".to_owned(),
-            OpenError::System(Errno::EACCES | Errno::EPERM) => {
+            OpenError::System(Errno::EACCES) => {
                 "may not be read by this user: change its mode or owner".to_owned()
             }
-            OpenError::System(Errno::ENOSYS) => {
-                "needs a kernel with openat2 (Linux 5.6 or newer)".to_owned()
+            OpenError::System(Errno::ENOSYS | Errno::EPERM) => {
+                "needs openat2(2), which the kernel or a container refuses: see `toolhost doctor`"
+                    .to_owned()
             }
             OpenError::System(errno) => format!("cannot be opened: {}", errno.desc()),
         }

@@ -89,9 +89,11 @@ fn a_file_that_cannot_be_used_or_is_passed_over_stops_every_call_and_check_says_
     assert_eq!(refused.code, Some(3));
     let checked = playground.cli(&["check"]);
     assert!(
-        checked.code != Some(0) && checked.text().contains("callers.policy.toml:4:1"),
+        checked.code != Some(0) && checked.text().contains("  4:1: error"),
         "{checked:?}"
     );
+    let named = checked.text().matches("callers.policy.toml").count();
+    assert_eq!(named, 1, "{checked:?}");
     let parameters = "parameters = [{ tool = \"b:one\", name = \"m\", max = 3, why = \"w\" }]\n";
     put(
         &playground,

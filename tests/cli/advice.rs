@@ -65,7 +65,7 @@ fn what_the_operators_program_proposes_is_shown_and_never_applied() {
     for (script, wanted) in [
         (
             format!("#!/bin/sh\ncat > {got}\nprintf '%s' '{answer}'\n"),
-            "proposed: /description: - \"Adds.\" + \"Adds one.",
+            "/description: proposed: - \"Adds.\" + \"Adds one.",
         ),
         (
             "#!/bin/sh\nexit 3\n".to_owned(),

@@ -175,6 +175,11 @@ fn a_script_whose_bytes_changed_is_reported() {
         assert!(said.contains("/scriptBytes"), "{said}");
     }
     assert_eq!(diff(&saved("one.json", "t:one"), "t:one"), SILENT);
+    let rule = "name = \"a\"\nwhy = \"w\"\ntools = [\"t:one\"]\n";
+    host.put("others/a.policy.toml", rule);
+    let policies = host.path("others").display().to_string();
+    let (code, _, err) = host.run(&["diff", &policies, "t:one"]);
+    assert!(code == 2 && err.contains("two states of one"), "{err}");
     for (bad, why) in [
         ("{}", "missing field `tool`"),
         ("[3]", "not an object"),

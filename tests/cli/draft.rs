@@ -45,6 +45,7 @@ const CLICK: &str = r#"import click
 @click.option("--count", "-c", default=1, type=int, help="How often.")
 @click.option("--kind", type=click.Choice(["x", "y"]), required=True)
 @click.option("--shout/--no-shout", default=False)
+@click.option("--yes", is_flag=True, default=True)
 @click.argument("name")
 def hello(count, kind, shout, name):
     """Greets somebody."""
@@ -159,6 +160,9 @@ fn a_python_function_and_the_options_of_a_command_become_tools_that_work() {
     let area = drafted(&playground, "area", "area.py", area);
     let wanted = json!({"w": {}, "h": {"type": "number", "default": 2}, "rounded": {"type": "boolean", "default": true}});
     assert_eq!(area["parameters"]["properties"], wanted);
+    // The flag that the script has, also where it is set already.
+    let yes = &click["parameters"]["properties"]["yes"];
+    assert_eq!(yes["type"], "boolean", "{click}");
     let checked = playground.cli(&["check"]);
     assert_eq!(checked.code, Some(0), "{checked:?}");
 }
@@ -217,6 +221,7 @@ group.add_argument("--auto", action="store_true")
 parser.add_argument("files", nargs="+")
 parser.add_argument("--secret", help=argparse.SUPPRESS)
 parser.add_argument("--rest", nargs=2)
+parser.add_argument("--kind", choices="abc", help="of %(prog)s")
 for letter in "ab":
     parser.add_argument(f"--{letter}")
 print(json.dumps(vars(parser.parse_args())))
@@ -229,9 +234,11 @@ print(json.dumps(vars(parser.parse_args())))
         "100% of it (default: auto)"
     );
     assert!(properties["secret"].is_null(), "{pick}");
+    let kind = json!({"enum": ["a", "b", "c"], "description": "of this script"});
+    assert_eq!(properties["kind"], kind);
     let said = pick["said"].as_str().unwrap();
     assert!(
-        said.contains("--rest") && said.contains("line 11"),
+        said.contains("--rest") && said.contains("line 12"),
         "{said}"
     );
     // The first try that is printed has one file, which the script requires.
@@ -405,6 +412,7 @@ fn what_cannot_be_read_is_refused_and_nothing_is_made() {
             "it has: f, g",
         ),
         ("none.py", b"print(1)\n", "it has: none"),
+        ("argv.py", b"import sys\nprint(sys.argv)\n", "\"input\": \"argv\""),
         ("none.mjs", b"console.log(1)\n", "\"input\": \"argv\""),
         (
             "plus.py",

@@ -110,6 +110,7 @@ fn a_terminal_has_colours_and_its_width_and_a_pipe_has_neither() {
     let tested = on_terminal(&playground, 100, true, &["test", "--all"]);
     assert!(tested.contains("[1/1]"), "{tested:?}");
     assert!(tested.contains("\u{1b}[32mok\u{1b}[0m"), "{tested:?}");
+    assert!(tested.contains(" ms)"), "{tested:?}");
     // It is gone when the verdict is written.
     let lines = lines(&tested);
     assert!(

@@ -63,7 +63,25 @@ fn an_operator_sees_every_tool_and_call_and_disables_and_enables() {
     assert_eq!(listed("?failed=true&limit=1"), "esc:bad");
     assert_eq!(listed("?refused=true&tool=esc:wants"), "esc:wants");
     assert_eq!(listed("?caller=nobody"), "");
-    for query in ["limit=0", "limit=101", "failed=1", "tool=a*", "who=x"] {
+    // Who looks again gets what came since, and all of a log that does not reach so far.
+    let all = web.get("/v1/log?tool=esc:*", &[&ops]).json();
+    let last = all["last"].as_u64().unwrap();
+    let since = |after: u64, more: &str| listed(&format!("?tool=esc:*&after={after}{more}"));
+    assert_eq!(all["calls"][2]["chain"]["n"], last);
+    assert_eq!(since(last, ""), "");
+    assert_eq!(since(last - 2, ""), "esc:bad esc:wants");
+    assert_eq!(since(last - 2, "&failed=true"), "esc:bad");
+    assert_eq!(since(last + 1, ""), "esc:good esc:bad esc:wants");
+    assert_eq!(since(0, "&refused=true&failed=true"), "esc:bad esc:wants");
+    for query in [
+        "limit=0",
+        "limit=101",
+        "failed=1",
+        "tool=a*",
+        "who=x",
+        "after=x",
+        "after=-1",
+    ] {
         web.get(&format!("/v1/log?{query}"), &[&ops])
             .is(400, "ParameterValidationError");
     }

@@ -53,6 +53,42 @@ fn what_somebody_changed_is_built_again() {
     });
 }
 
+/// A copy (a backup, the image of a container) has other inodes and times. A changed copy is built again.
+#[test]
+#[ignore = "second stage (.ci/full): needs a package index"]
+fn a_copy_of_the_store_counts_and_a_changed_one_does_not() {
+    let shop = IndexedHost::new(Who::ours());
+    shop.python("one", &["plain==1.0"], PLAIN);
+    shop.expect("one", "ok \"1.0\"");
+    let first = shop.trees();
+    let copy = |change: &str| {
+        let mut shell = shop.playground.outside("/bin/sh");
+        let script =
+            format!("cd \"$0\"; cp -a packages copy; rm -r packages; mv copy packages; {change}");
+        shell
+            .args(["-ec", &script])
+            .arg(shop.playground.path("state"));
+        assert_eq!(finish(shell, b"").code, Some(0));
+        let asked = shop.log().len();
+        shop.expect("one", "ok \"1.0\"");
+        shop.log().len() > asked
+    };
+    assert!(!copy(""), "nothing is fetched again");
+    assert_eq!(shop.trees(), first);
+    let changes = [
+        "echo x >> plain/__init__.py",
+        "touch json.py",
+        "chmod 777 plain",
+        "ln -sf /bin/true ../../../bin/python",
+    ];
+    for change in changes {
+        let before = shop.trees();
+        let within = format!("cd packages/*/lib/*/site-packages; {change}");
+        assert!(copy(&within), "{change}");
+        assert_ne!(shop.trees(), before, "{change}");
+    }
+}
+
 #[test]
 #[ignore = "second stage (.ci/full): needs a package index"]
 fn a_tree_stays_as_long_as_a_call_uses_it() {

@@ -23,6 +23,12 @@ with open('output/plot.png', 'wb') as out:
     out.write(b'\\x89PNG\\r\\n\\x1a\\n' + chunk(b'IHDR', head) + chunk(b'IDAT', zlib.compress(rows)) + chunk(b'IEND', b''))
 print('drawn')
 """
+DRAWN = """
+class Drawn:
+    def _repr_png_(self): return b'\\x89PNG\\r\\n\\x1a\\n' + chunk(b'IHDR', head) + chunk(b'IDAT', zlib.compress(rows)) + chunk(b'IEND', b'')
+    def __repr__(self): return 'a drawing'
+Drawn()
+"""
 
 
 class Page(Browser):
@@ -137,9 +143,18 @@ def ordinary(page):
         assert ended[0].get("success") is runs or not runs and ended[0]["error"]["type"] == "AuthorizationError", ended
         page.wait("!document.querySelector('article')", "the question is gone")
 
+    # An error is no success.
+    last = "document.querySelector('[role=log] article')"
+    page.run("1/0")
+    page.has("It failed: see the result.")
+    assert page.js(f"{last}.querySelector('.notice').textContent") == "ZeroDivisionError: division by zero"
     page.run(PLOT)
     page.wait("document.querySelector('figure img')?.naturalWidth === 120", "the picture is there")
     page.has("drawn")
+    # A text that stands for a picture is not shown beside it.
+    page.run(DRAWN)
+    page.wait(f"{last}.querySelector('figure img')?.naturalWidth === 120", "the drawing is there")
+    assert page.js(f"{last}.querySelectorAll('pre').length") == 1, page.js(f"{last}.innerText")
     page.left("console")
     page.go("sessions")
     page.has("console")

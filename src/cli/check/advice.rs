@@ -5,6 +5,7 @@ use crate::base::json::escape_segment;
 use crate::cli::process;
 use crate::manifest::{Code, Manifest, Problem, Severity};
 use crate::registry::{self, FileReport};
+use std::collections::BTreeSet;
 
 /// A description of fewer words says too little.
 const FEW_WORDS: usize = 4;
@@ -26,9 +27,15 @@ pub fn add(
             continue;
         }
         let mut found = weak(&tool.manifest);
+        let mut proposed = Vec::new();
         if let Some(command) = command.filter(|_| !found.is_empty()) {
-            found.extend(threads.block_on(proposals(command, &tool.manifest.raw, &found)));
+            proposed = threads.block_on(proposals(command, &tool.manifest.raw, &found));
         }
+        // A warning about the same place says more.
+        let warnings = file.problems.iter();
+        let warned: BTreeSet<_> = warnings.map(|warning| warning.pointer.clone()).collect();
+        found.retain(|advice| !warned.contains(&advice.pointer) || advice.pointer.is_empty());
+        found.extend(proposed);
         registry::locate(&mut found, place);
         file.problems.extend(found);
     }

@@ -3,7 +3,7 @@
 
 use crate::base::json::{self, Dialect};
 use crate::base::text;
-use crate::manifest::{Code, Problem, Severity};
+use crate::manifest::{self, Code, Problem, Severity};
 use crate::service::helper_program;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -22,8 +22,16 @@ pub async fn proposals(command: &[String], manifest: &Value, found: &[Problem]) 
     };
     let differences = proposed.as_object().into_iter().flatten();
     let differences = differences.map(|(pointer, new)| {
-        let old = manifest.pointer(pointer).unwrap_or(&Value::Null);
-        note(pointer, &format!("proposed: {pointer}: - {old} + {new}"))
+        let mut changed = manifest.clone();
+        let place = changed.pointer_mut(pointer);
+        let old = place.map_or(Value::Null, |place| std::mem::replace(place, new.clone()));
+        let loads = manifest::read(changed.to_string().as_bytes()).is_ok();
+        let flaw = if loads {
+            ""
+        } else {
+            " (with it the manifest would not load)"
+        };
+        note(pointer, &format!("proposed: - {old} + {new}{flaw}"))
     });
     differences.collect()
 }

@@ -52,6 +52,11 @@ def of_default(value):
     return {} if name == "string" else {"type": name}
 
 
+def plain(text):
+    """What argparse and click write otherwise than they show it."""
+    return (text or "").replace("%(prog)s", "this script").replace("%%", "%").replace("\b\n", "").strip()
+
+
 def described(schema, text, name):
     """What the docstring says of a parameter, in Google's, Sphinx's or NumPy's form."""
     found = re.search(rf"^( *)(?::param (?:\w+ )?)?\*{{0,2}}{name}\b[^:\n]*:(.*(?:\n\1 +\S.*)*)", text, re.M)
@@ -101,20 +106,20 @@ def option(call, names, execution, parameters):
         picked = literal(kind.args[0], names)
     is_switch = other or said.get("is_flag") or said.get("count") or "flag_value" in told
     if is_switch or action[:6] in ("store_", "count", "Boolea"):
-        if value is True and action[:6] != "store_" and "flag_value" not in told:
+        if value is True and (other or action[:6] == "Boolea"):
             name = "no-" + name
             flag = other or "--" + name
         schema = {"type": "boolean"}
     else:
         kind = TYPES.get(last(callee), "string").replace("boolean", "string")
-        schema = {"enum": picked} if picked else {"type": kind}
+        schema = {"enum": list(picked)} if picked else {"type": kind}
         if several or action == "append" or said.get("multiple"):
             schema = {"type": "array", "items": schema}
             if nargs == "+" or isinstance(nargs, int) and nargs > 1:
                 schema["minItems"] = 1 if nargs == "+" else nargs
         elif not is_flag:
             schema = typed(schema, value)
-    about = (said.get("help") or "").replace("%(default)s", str(value)).replace("%%", "%")
+    about = plain((said.get("help") or "").replace("%(default)s", str(value)))
     if is_flag and value not in (None, "") and schema.get("type") != "boolean" and str(value) not in about:
         about += f" (default: {value})"
     if about:
@@ -148,7 +153,7 @@ def of_commands(tree, names):
         said = {each.arg: each.value for each in call.keywords}
         if last(call.func) == "ArgumentParser" and "description" in said:
             about = literal(said["description"], names)
-    return {"description": about, "execution": execution, "parameters": parameters}
+    return {"description": plain(about), "execution": execution, "parameters": parameters}
 
 
 def draft(text, entry):
@@ -160,7 +165,11 @@ def draft(text, entry):
     if not found or not found["parameters"]["properties"]:
         public = [name for name in functions if name == entry or not entry and name[0] != "_"]
         if len(public) != 1:
-            raise ValueError(f"name one function with --entry, or use --script; it has: {', '.join(functions) or 'none'}")
+            used = {last(node) for node in ast.walk(tree)}
+            more = ' (`"input": "argv"` in its manifest gives it words)' if "argv" in used else ""
+            if "ArgumentParser" in used:
+                more = " (an option is read where `.add_argument(` is called)"
+            raise ValueError(f"name one function with --entry, or use --script{more}; it has: {', '.join(functions) or 'none'}")
         found = of_function(functions[public[0]], names)
     return {**found, "description": found["description"] or ast.get_docstring(tree), "notes": notes}
 

@@ -89,8 +89,8 @@ impl fmt::Display for Finding {
             from, to, place, ..
         } = self;
         match from {
-            _ if from == to => write!(f, "{place}: record {from}: {what}"),
-            _ => write!(f, "{place}: records {from} to {to}: {what}"),
+            _ if from == to => write!(f, "record {from}: {what} (seen at {place})"),
+            _ => write!(f, "records {from} to {to}: {what} (seen at {place})"),
         }
     }
 }

@@ -371,18 +371,30 @@ impl Log {
         )
     }
 
-    /// Finds the record of a past call, and what that call could touch.
+    /// Finds the record of a past call, and what that call could touch. `call`: its id, or the
+    /// beginning of the id where no other call has the same.
     pub fn recall(&self, call: &str) -> Result<PastCall, String> {
         let shown = self.path.display();
         let mut found = None;
+        let mut count = 0;
         let files = self.find(|id, line| {
+            let is_it = id == call;
             // Our ids have no character that JSON would escape.
-            found = (id == call)
-                .then(|| serde_json::from_slice::<Value>(line).ok())
-                .flatten();
-            found.is_some()
+            if id.starts_with(call)
+                && let Ok(record) = serde_json::from_slice::<Value>(line)
+            {
+                count = if is_it { 1 } else { count + 1 };
+                found = Some(record);
+            }
+            is_it && found.is_some()
         });
         let (files, skipped) = files.map_err(|e| format!("{shown}: {e}"))?;
+        if count > 1 {
+            let call = call.escape_default();
+            return Err(format!(
+                "{count} calls begin with '{call}': write more of the id"
+            ));
+        }
         let record = match found {
             Some(record) => record,
             None => self.begin_of(call)?.ok_or_else(|| {
@@ -416,9 +428,10 @@ impl Log {
         let hosts = Folder::open(segments::folder(&self.path))
             .and_then(|folder| begun::all(&folder, &name));
         for host in hosts.unwrap_or_default() {
-            if let Some((_, record)) = host.records.iter().find(|(id, _)| id == call) {
+            let mut records = host.records.iter();
+            if let Some((id, record)) = records.find(|(id, _)| id.starts_with(call)) {
                 return if host.is_running() {
-                    Err(format!("call '{call}' is still running"))
+                    Err(format!("call '{id}' is still running"))
                 } else {
                     Ok(serde_json::from_str(record).ok())
                 };

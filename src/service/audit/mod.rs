@@ -32,6 +32,6 @@ mod verify;
 pub use begun::BEGUN;
 pub use chain::Walk;
 pub use log::{CONFINEMENTS, Log, PastCall, RecordPermit};
-pub use past::{CallFilter, Follower, PastCalls};
+pub use past::{CallFilter, Follower, PastCalls, number};
 pub use segments::{MAX_RECORD_BYTES, Retention, ascii};
 pub use usage::{ToolUsage, Usage, UsageByTool};

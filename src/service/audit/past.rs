@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 
 /// The outcomes of calls that did not fail: the client of one runs it.
 const ENDS_WELL: [&str; 2] = ["success", "requires_action"];
@@ -20,11 +20,14 @@ const ENDS_WELL: [&str; 2] = ["success", "requires_action"];
 pub struct CallFilter {
     pub tool: Option<Selector>,
     pub caller: Option<String>,
-    /// Only those that were refused before anything ran.
+    /// Those that were refused before anything ran.
     pub refused: bool,
-    /// Only those that ran and failed.
+    /// Those that ran and failed. Without either, all.
     pub failed: bool,
     pub since: Option<Timestamp>,
+    /// Those that were written after the record of this number. A log that does not reach it is
+    /// another one, of which all count.
+    pub after: Option<u64>,
 }
 
 impl CallFilter {
@@ -32,11 +35,13 @@ impl CallFilter {
         let is_refused = text(record, "decision") == "refused";
         let tool = self.tool.as_ref();
         let caller = self.caller.as_deref();
+        let is_failed = !is_refused && !ENDS_WELL.contains(&text(record, "outcome"));
         let time = text(record, "time").parse::<Timestamp>();
         tool.is_none_or(|tool| tool.matches(text(record, "tool")))
             && caller.is_none_or(|caller| caller == text(record, "user"))
-            && (!self.refused || is_refused)
-            && (!self.failed || !is_refused && !ENDS_WELL.contains(&text(record, "outcome")))
+            && (!self.refused && !self.failed
+                || self.refused && is_refused
+                || self.failed && is_failed)
             && self
                 .since
                 .is_none_or(|since| time.is_ok_and(|time| time >= since))
@@ -48,48 +53,55 @@ fn text<'r>(record: &'r Value, member: &str) -> &'r str {
 }
 
 /// Records of calls, the oldest first.
+#[derive(Default)]
 pub struct PastCalls {
-    pub ended: Vec<Value>,
+    pub ended: VecDeque<Value>,
     pub running: Vec<Value>,
+    /// The number of the newest record of a call, whether that fits or not.
+    pub last: Option<u64>,
+}
+
+/// The number of a record in its chain.
+pub fn number(record: &Value) -> Option<u64> {
+    record["chain"]["n"].as_u64()
 }
 
 impl Log {
     /// The newest calls that fit, and those of them that run in any host with this log.
     pub fn calls(&self, limit: usize, wanted: &CallFilter) -> io::Result<PastCalls> {
-        let ended = self.newest(limit, |record| wanted.fits(record))?;
+        let mut found = self.newest(limit, wanted)?;
         // What is refused or has failed does not run.
         let mut running = match wanted.refused || wanted.failed {
             true => Vec::new(),
             false => self.running()?,
         };
         running.retain(|record| wanted.fits(record));
-        Ok(PastCalls { ended, running })
+        found.running = running;
+        Ok(found)
     }
 
-    /// The newest records of calls that fit, the oldest of them first. Files that hold only older
-    /// ones are not read.
-    fn newest(&self, limit: usize, fits: impl Fn(&Value) -> bool) -> io::Result<Vec<Value>> {
-        let files = files(self)?;
-        let mut found = VecDeque::new();
-        for opened in files {
-            let room = limit - found.len();
-            let mut own = VecDeque::new();
-            let mut lines = Lines::new(opened, SeekFrom::Start(0))?;
-            while let Some(record) = lines.next_call()? {
-                if fits(&record) {
-                    own.push_back(record);
+    /// The newest records of calls that fit. Nothing older than what is found is read.
+    fn newest(&self, limit: usize, wanted: &CallFilter) -> io::Result<PastCalls> {
+        let mut found = PastCalls::default();
+        for opened in files(self)? {
+            for line in Backwards::new(opened.file)? {
+                let Some(record) = call_of(&line?) else {
+                    continue;
+                };
+                found.last = found.last.or(number(&record));
+                let after = wanted.after.filter(|after| found.last >= Some(*after));
+                if after.is_some() && number(&record) <= after {
+                    return Ok(found);
                 }
-                if own.len() > room {
-                    own.pop_front();
+                if wanted.fits(&record) {
+                    found.ended.push_front(record);
                 }
-            }
-            own.append(&mut found);
-            found = own;
-            if found.len() >= limit {
-                break;
+                if found.ended.len() == limit {
+                    return Ok(found);
+                }
             }
         }
-        Ok(found.into())
+        Ok(found)
     }
 
     /// The begin records of calls that run in any host with this log: `outcome` is `running`.
@@ -156,6 +168,71 @@ impl Follower {
     }
 }
 
+/// The record of a call, if the line is one.
+fn call_of(line: &[u8]) -> Option<Value> {
+    let record = serde_json::from_slice::<Value>(line).ok()?;
+    record["call"].is_string().then_some(record)
+}
+
+/// Fewest bytes that are read at once.
+const BLOCK_BYTES: u64 = 1 << 16;
+
+/// The lines of one file, the last first. One whose end is not written yet is left out.
+struct Backwards {
+    file: std::fs::File,
+    /// Where the bytes begin in the file.
+    start: u64,
+    bytes: Vec<u8>,
+}
+
+impl Backwards {
+    fn new(file: std::fs::File) -> io::Result<Backwards> {
+        let mut lines = Backwards {
+            start: file.metadata()?.len(),
+            file,
+            bytes: Vec::new(),
+        };
+        // What follows the last line break.
+        lines.next().transpose()?;
+        Ok(lines)
+    }
+
+    fn read_more(&mut self) -> io::Result<()> {
+        // No record is so long.
+        if self.bytes.len() as u64 > MAX_LINE_BYTES {
+            self.bytes.clear();
+        }
+        let length = self.start.min(BLOCK_BYTES.max(self.bytes.len() as u64));
+        self.start -= length;
+        let mut bytes = vec![0; length as usize];
+        self.file.read_exact_at(&mut bytes, self.start)?;
+        bytes.append(&mut self.bytes);
+        self.bytes = bytes;
+        Ok(())
+    }
+}
+
+impl Iterator for Backwards {
+    type Item = io::Result<Vec<u8>>;
+
+    fn next(&mut self) -> Option<io::Result<Vec<u8>>> {
+        loop {
+            if let Some(at) = self.bytes.iter().rposition(|byte| *byte == b'\n') {
+                let line = self.bytes.split_off(at + 1);
+                self.bytes.truncate(at);
+                return Some(Ok(line));
+            }
+            if self.start == 0 {
+                let first = std::mem::take(&mut self.bytes);
+                return (!first.is_empty()).then_some(Ok(first));
+            }
+            if let Err(why) = self.read_more() {
+                return Some(Err(why));
+            }
+        }
+    }
+}
+
 /// The lines of one file.
 struct Lines {
     /// Its device and number.
@@ -194,13 +271,45 @@ impl Lines {
             if !is_whole {
                 return Ok(None);
             }
-            let record = serde_json::from_slice::<Value>(&self.line);
+            let record = call_of(&self.line);
             self.line.clear();
-            if let Ok(record) = record
-                && record["call"].is_string()
-            {
-                return Ok(Some(record));
+            if record.is_some() {
+                return Ok(record);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    #[test]
+    fn lines_come_from_the_end_whole_and_only_as_far_as_they_are_read() {
+        let lines: [&str; 5] = [
+            "first",
+            "",
+            &"x".repeat(200_000),
+            "third",
+            &"y".repeat(70_000),
+        ];
+        let mut file = tempfile::tempfile().expect("made");
+        file.write_all(lines.join("\n").as_bytes())
+            .expect("written");
+        let read = |file: &std::fs::File| {
+            let lines = Backwards::new(file.try_clone().expect("a copy")).expect("opened");
+            let lines = lines.map(|line| String::from_utf8(line.expect("read")).expect("text"));
+            lines.collect::<Vec<_>>()
+        };
+        assert_eq!(read(&file), [lines[3], lines[2], lines[1], lines[0]]);
+        file.write_all(b"\n").expect("written");
+        assert_eq!(read(&file)[0], lines[4]);
+        // A hole of 4 TiB before it is not looked at.
+        let mut file = tempfile::tempfile().expect("made");
+        file.seek(SeekFrom::Start(1 << 42)).expect("moved");
+        file.write_all(b"\nlast\n").expect("written");
+        let mut lines = Backwards::new(file).expect("opened");
+        assert_eq!(lines.next().expect("one").expect("read"), b"last");
     }
 }

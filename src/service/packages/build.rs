@@ -289,7 +289,9 @@ impl Packages {
             self.index(need)?.url,
             need.rules.builds,
             need.rules.min_age_days.is_some(),
-            (&file, &runtime.version, format!("{installer:?}")),
+            // No inode and no time of it: each container has others for the same file.
+            (&file, &runtime.version),
+            (installer.size, installer.modified.0),
             // What is built for one version of Node, or by one, may not run in another.
             (need.runtime.language, &need.runtime.version),
             (std::env::consts::OS, std::env::consts::ARCH)

@@ -21,7 +21,8 @@ use std::sync::Arc;
 /// Paths that are answered without a token: they say nothing of this host.
 const OPEN: [&str; 3] = ["/healthz", "/readyz", "/openapi.json"];
 /// Parameters that a query may have.
-const PARAMETERS: [&str; 12] = [
+const PARAMETERS: [&str; 13] = [
+    "after",
     "as",
     "caller",
     "failed",

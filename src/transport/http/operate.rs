@@ -58,6 +58,8 @@ pub async fn calls(Operator(known): Operator, uri: Uri) -> Result<Response, Refu
     let limit = limit.ok().filter(|limit| (1..=MAX_CALLS).contains(limit));
     let limit =
         limit.ok_or_else(|| Refusal::malformed(format!("limit: from 1 to {MAX_CALLS}.")))?;
+    let after = parameter(&uri, "after").map(|after| after.parse());
+    let after = after.transpose();
     let tool = parameter(&uri, "tool").map(|tool| Selector::try_from(tool.into_owned()));
     let tool = tool.transpose();
     let wanted = CallFilter {
@@ -66,18 +68,24 @@ pub async fn calls(Operator(known): Operator, uri: Uri) -> Result<Response, Refu
         refused: is_set(&uri, "refused")?,
         failed: is_set(&uri, "failed")?,
         since: None,
+        after: after.map_err(|_| Refusal::malformed("after: the `last` of an earlier answer."))?,
     };
     let most = limit * usize::try_from(MAX_RECORD_BYTES).unwrap_or(usize::MAX);
     let service = &known.server.service;
     let _reserved = service.limiter.try_answer(&known.caller.user, most)?;
     read(&known, move |service| {
         let log = service.audit.for_reading();
-        let PastCalls { ended, running } = log.calls(limit, &wanted).map_err(|why| {
+        let found = log.calls(limit, &wanted).map_err(|why| {
             let words = "The audit log cannot be read.";
             let file = text::path(log.path());
             Fault::new(Kind::InternalError, words).person(format!("{file}: {why}"))
         })?;
-        Ok(json!({ "calls": ended, "running": running }))
+        let PastCalls {
+            ended,
+            running,
+            last,
+        } = found;
+        Ok(json!({ "calls": ended, "running": running, "last": last }))
     })
     .await
 }

@@ -163,9 +163,9 @@ pub fn refusal(code: ErrorCode, words: &str, id: Option<RequestId>) -> ErrorRepl
 }
 
 /// Methods that we know, and those that only the older era has.
-const METHODS: &str = "completion/complete prompts/get prompts/list resources/list resources/read \
-                       resources/templates/list server/discover subscriptions/listen tasks/cancel \
-                       tasks/get tasks/update tools/call tools/list";
+const METHODS: &str = "completion/complete prompts/get prompts/list resources/directory/read \
+                       resources/list resources/read resources/templates/list server/discover \
+                       skills/get skills/list subscriptions/listen tasks/cancel tasks/get tasks/update tools/call tools/list";
 const OLDER: &str = "initialize logging/setLevel ping resources/subscribe resources/unsubscribe";
 
 /// What is wrong with a request whose parameters rmcp could not read. `None`: the method is
@@ -187,6 +187,9 @@ pub fn fault_of(method: &str, params: Option<&Value>, modern: bool) -> Option<St
             "params.name must be a string, the name of a tool, and params.arguments must be an \
             object."
                 .to_owned()
+        }
+        "resources/directory/read" | "resources/read" | "skills/get" => {
+            "params.uri must be a string, as it was listed.".to_owned()
         }
         _ => format!("The parameters of {method} are wrong."),
     })

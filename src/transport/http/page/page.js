@@ -7,6 +7,7 @@ const TOKEN = 'toolhost-token';
 const LOOK_MS = 3000;
 // How long a new list of questions takes no answer: it moved below the hand of who was about to answer another.
 const STILL_MS = 500;
+const MAX_CALLS = 100;
 const MAX_PICTURE_BYTES = 16 * 1024 * 1024;
 let token = sessionStorage.getItem(TOKEN);
 let reader = '';
@@ -511,11 +512,18 @@ const callsPart = {
     return el('form', { submit }, field('Tool', this.tool, 'wide'), field('Caller', this.caller, 'wide'), field('Which', this.which), el('button', {}, 'Show'));
   },
   async load() {
-    const query = new URLSearchParams({ limit: '100' });
+    const query = new URLSearchParams({ limit: MAX_CALLS });
     if (this.tool.value.trim()) query.set('tool', this.tool.value.trim());
     if (this.caller.value.trim()) query.set('caller', this.caller.value.trim());
     if (this.which.value !== 'all') query.set(this.which.value, 'true');
+    // The server looks only at what was recorded since the last look of this page.
+    const filter = String(query);
+    const known = this.known?.filter === filter ? this.known : { last: null, calls: [] };
+    if (known.last !== null) query.set('after', known.last);
     const [log, state] = await Promise.all([json(`/v1/log?${query}`), json('/v1/calls')]);
+    // Where it does not reach so far, it is another log.
+    if (log.last >= known.last) log.calls = [...known.calls, ...log.calls].slice(-MAX_CALLS);
+    this.known = { filter, last: log.last, calls: log.calls };
     return { log, open: state.calls.filter((call) => call.phase !== 'ended') };
   },
   draw({ log, open }, refresh) {
@@ -621,11 +629,14 @@ function resultOf(outcome) {
   if (data?.results) {
     const { logs, error } = data;
     for (const text of [logs?.stdout, logs?.stderr].map((some) => [some ?? []].flat().join(''))) if (text) parts.push(el('pre', {}, text));
-    for (const result of data.results) {
+    // `<Figure size …>` says nothing beside the figure.
+    const drawn = new Set(data.results.filter((one) => one.png ?? one.jpeg).map((one) => one.text));
+    for (const result of data.results.filter((one) => !one.text || !drawn.has(one.text))) {
       const text = result.text ?? result.markdown ?? result.json ?? result.html ?? result.svg;
       if (text !== undefined && text !== null) parts.push(el('pre', {}, text));
     }
-    if (error) parts.push(el('pre', {}, error.traceback ?? `${error.name}: ${error.value}`));
+    // A traceback may be longer than what is shown of it, and its last line says what is wrong.
+    if (error) parts.push(el('p', { class: 'notice bad' }, cut(`${error.name}: ${error.value}`, 1000)), error.traceback && el('pre', {}, error.traceback));
     if (data.session?.endedBecause) parts.push(el('p', { class: 'notice' }, `The session began anew: ${data.session.endedBecause}`));
   } else if (Array.isArray(data?.$content)) {
     parts.push(content(data.$content));
@@ -661,7 +672,7 @@ const consolePart = {
         try {
           const outcome = await json('/v1/tools/core:run-code/calls', { method: 'POST', body: { arguments: words }, signal: state.running.signal });
           state.log.prepend(el('article', { class: 'card' }, el('pre', {}, shownCode), resultOf(outcome)));
-          say(outcome.success ? `It ran, in ${outcome.usage.wallMs} ms.` : 'It failed: see the result.');
+          say(outcome.success && !outcome.outputData?.error ? `It ran, in ${outcome.usage.wallMs} ms.` : 'It failed: see the result.');
         } catch (error) {
           if (error.name !== 'AbortError') throw error;
           say('The call was cancelled.');
@@ -772,6 +783,7 @@ const NOT_OPERATOR = 'You are not an operator of this host, and this page is for
 function signIn(why) {
   view = null;
   token = null;
+  callsPart.known = null;
   sessionStorage.removeItem(TOKEN);
   byId('nav').hidden = true;
   byId('leave').hidden = true;

@@ -427,9 +427,13 @@ impl Requests {
             _ => return,
         };
         let is_file = option != "--host";
+        // A script names what lies in its folder by the path from there.
+        let own = own.filter(|_| is_file).map(Path::to_string_lossy);
+        let is_in_script = is_in_string(script, &name)
+            || own.is_some_and(|own| is_in_string(script, own.trim_end_matches('/')));
         if tool.site.manifest.as_os_str().is_empty() || is_file && !is_plain(&word) {
             // What has no manifest requests nothing, and no manifest names such a file alone.
-        } else if is_in_string(script, &name) {
+        } else if is_in_script {
             list.insert(word);
         } else if names(&denial.arguments, &name) && (!is_file || is_open_to_all(&path)) {
             let (id, word) = (&tool.manifest.id, words::quote(&word));

@@ -488,7 +488,20 @@ fn show_answer(args: &Args, report: &Report, answer: &ToolAnswer) -> anyhow::Res
 
 /// The exit code. Prints why the call failed. `explained`: the denials are printed already.
 pub(super) fn ended(report: &Report, explained: bool) -> ExitCode {
+    let observed = &report.observed.denials.observed;
     let Some(fault) = report.outcome.fault() else {
+        // A script that goes on without its host may answer what looks right.
+        let of_network =
+            |denial: &&Denial| ["connect", "resolve", "request"].contains(&&*denial.operation);
+        for denial in observed.iter().filter(of_network).filter(|_| !explained) {
+            let ask = denial.ask.as_deref().unwrap_or_default();
+            let line = format!(
+                "refused: {}\n{}",
+                render_denial(denial),
+                indented("  ", ask)
+            );
+            words::note(line.trim_end());
+        }
         return Exit::Ok.into();
     };
     let mut lines = vec![format!(
@@ -499,12 +512,7 @@ pub(super) fn ended(report: &Report, explained: bool) -> ExitCode {
     )];
     if !explained {
         // The error itself names the limit.
-        let denials = report
-            .observed
-            .denials
-            .observed
-            .iter()
-            .filter(|denial| denial.operation != LIMIT);
+        let denials = observed.iter().filter(|denial| denial.operation != LIMIT);
         lines.extend(denials.map(|denial| format!("  denied: {}", render_denial(denial))));
     }
     lines.push(format!("  call {}", report.id));

@@ -59,8 +59,6 @@ fn base_roots(roots: &mut Roots, base: &Path, prefix: &Path, minor: &str) {
     if prefix == Path::new("/usr") {
         // Debian's folder for packages that an administrator installs with pip.
         roots.add(format!("/usr/local/lib/python{minor}"));
-        // Debian's numpy finds its BLAS through these links.
-        roots.add("/etc/alternatives");
         return;
     }
     if prefix.join("conda-meta").is_dir() {

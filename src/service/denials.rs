@@ -10,7 +10,7 @@ use crate::egress::protocol::{RefusalReason, TrafficEvent, TrafficKind};
 use crate::executor::{Attempt, Denial, Ending, NEVER, Operation};
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
-use crate::policy::base_view::SCRATCH;
+use crate::policy::base_view::{CALL_FOLDER, CALL_INPUT, CALL_OUTPUT, SCRATCH};
 use crate::policy::{self, Narrower};
 use crate::quantity::Limit;
 use std::collections::BTreeSet;
@@ -625,13 +625,22 @@ fn ungranted(words: &str, about: &DenialContext) -> Vec<String> {
         let written = line.contains(READ_ONLY).then(|| quoted(line)).into_iter();
         lines.extend(written.flatten().filter_map(|name| {
             let path = folder.join(name);
+            if path.starts_with(CALL_INPUT) {
+                return Some(format!(
+                    "{CALL_INPUT} has the files of this call, which stay as they came: what the tool \
+                     leaves in {CALL_OUTPUT} goes to its caller"
+                ));
+            }
             suggest_file_grant(&path, write, about.requested(write, &path), about)
         }));
         let missing = line.contains(MISSING).then(|| quoted(line)).into_iter();
         lines.extend(missing.flatten().filter_map(|name| {
             let path = folder.join(name).canonicalize().ok()?;
             let requested = about.requested(Operation::Read, &path);
-            if requested.is_some_and(|verdict| verdict.allowed) || about.shows(&path) {
+            if requested.is_some_and(|verdict| verdict.allowed)
+                || about.shows(&path)
+                || path.starts_with(CALL_FOLDER)
+            {
                 return None;
             }
             let shown = self::path(&path);

@@ -21,8 +21,16 @@ pub const SYSTEM_FOLDERS: [&str; 14] = [
     "/lib32",
     "/libx32",
 ];
-/// All of the host's /etc that every tool sees: the CA bundle, local time, names of ports.
-pub const SYSTEM_ETC: [&str; 7] = [
+/// All of the host's /etc that every tool sees: the CA bundle, local time, names of ports, which
+/// program of /usr stands for a name, types of files, fonts, and the name of the system. What a program
+/// does not find there it answers otherwise, without a word.
+pub const SYSTEM_ETC: [&str; 13] = [
+    "/etc/alternatives",
+    "/etc/fonts",
+    "/etc/magic",
+    "/etc/mime.types",
+    "/etc/os-release",
+    "/etc/timezone",
     "/etc/ssl/certs",
     "/etc/pki/tls/certs",
     "/etc/pki/ca-trust/extracted",

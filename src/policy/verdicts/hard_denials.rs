@@ -16,7 +16,7 @@ use crate::policy::grammar::obeyed::{
     is_data_of_tool, is_definition, is_obeyed, leads_modules, publishes,
 };
 use crate::policy::grammar::{Access, Area, PlacedArea, Protected};
-use crate::sandbox::base_view::{MADE_ETC, OWN_FOLDER};
+use crate::sandbox::base_view::{CALL_FOLDER, CALL_INPUT, CALL_OUTPUT, MADE_ETC, OWN_FOLDER};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -51,6 +51,12 @@ impl HardDenials<'_> {
         {
             return Some(format!(
                 "nothing below {kernel} is ever granted: a tool has its own"
+            ));
+        }
+        if request.folder().starts_with(CALL_FOLDER) {
+            return Some(format!(
+                "what lies in {CALL_FOLDER} is the call's own: {CALL_INPUT} has the files that it \
+                 brought, and what a tool leaves in {CALL_OUTPUT} goes to its caller"
             ));
         }
         if let Some(listed) = self.misspelt(request) {

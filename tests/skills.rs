@@ -3,7 +3,7 @@
 
 use crate::files::{FORM, form};
 use crate::http::mcp::Client;
-use crate::http::{caller, served_to, write_callers};
+use crate::http::{Web, caller, write_callers};
 use crate::prelude::*;
 use sha2::{Digest, Sha256};
 
@@ -42,11 +42,6 @@ const SHELL: &str = "#!/bin/sh\nprintf '%s|' \"$@\"; cat\n";
 /// A host with the skill `demo`, which nobody has approved.
 fn playground(who: Who) -> Playground {
     let playground = Playground::new(who, "/var/tmp");
-    put_skill(&playground);
-    playground
-}
-
-fn put_skill(playground: &Playground) {
     let folder = playground.path("skills/demo");
     fs::create_dir_all(folder.join("scripts")).unwrap();
     let put = |name: &str, text: &str| fs::write(folder.join(name), text).unwrap();
@@ -61,6 +56,7 @@ fn put_skill(playground: &Playground) {
     )
     .unwrap();
     playground.settle();
+    playground
 }
 
 fn approve(playground: &Playground) {
@@ -235,14 +231,13 @@ fn a_skill_that_writes_scripts_goes_on_and_does_not_run_them() {
 /// way. A right to that tool alone gives nothing.
 #[test]
 fn a_right_to_a_skill_is_one_to_run_its_scripts_in_every_way() {
-    let (playground, web, [bob, eve]) = served_to(["bob", "eve"], |playground| {
-        put_skill(playground);
-        approve(playground);
-        let only =
-            |name: &str, tool: &str| caller(name, "").replace("[\"*\"]", &format!("[\"{tool}\"]"));
-        let callers = only("bob", "skill:demo") + &only("eve", RUN);
-        write_callers(playground, &callers);
-    });
+    let playground = playground(Who::ours());
+    let only =
+        |name: &str, tool: &str| caller(name, "").replace("[\"*\"]", &format!("[\"{tool}\"]"));
+    let callers = only("bob", "skill:demo") + &only("eve", RUN);
+    write_callers(&playground, &callers);
+    approve(&playground);
+    let (web, [bob, eve]) = Web::for_callers(&playground, ["bob", "eve"]);
     let arguments = json!({"skill": "demo", "script": "scripts/show.sh", "args": ["ran"]});
     let envelope = |mode: &str| json!({"arguments": arguments, "mode": mode});
     let one = |tool: &str| format!("/v1/tools/{tool}/calls");

@@ -69,9 +69,11 @@ pub async fn run(words: &[String], input: &[u8], most: u64) -> Result<Vec<u8>, S
     let group = Group(leader);
     // Its end is seen before it is reaped: until then the number of its group is nobody else's.
     let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
-    let end = spawn_blocking(move || {
-        while waitid(Id::Pid(leader), look) == Err(Errno::EINTR) {}
-    });
+    let end = spawn_blocking(
+        move || {
+            while waitid(Id::Pid(leader), look) == Err(Errno::EINTR) {}
+        },
+    );
     let end = end.map(drop).shared();
     if let Some(mut stdin) = child.stdin.take() {
         // The program may not read.

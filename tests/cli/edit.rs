@@ -68,7 +68,7 @@ fn each_field_is_asked_for_checked_and_written_at_the_end() {
         "has the id custom:Other already",
         "the namespace 'skill'",
         "the namespace 'core'",
-        "No script 'weak/gone.py' was found",
+        "no script 'weak/gone.py'",
     ] {
         assert!(ended.stderr.contains(why), "{why}: {ended:?}");
     }

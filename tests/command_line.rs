@@ -66,6 +66,15 @@ fn arguments_are_words_and_no_value_is_a_flag_or_a_command() {
             json!({"file": "a", "data": long}),
             with(json!({"data": long})),
         ),
+        // Only what can be nothing else is a flag without a value; and an integer is written as one.
+        (
+            json!({"file": "a", "data": true, "count": 5.0}),
+            with(json!({"data": "true", "n": 5})),
+        ),
+        (
+            json!({"file": "a", "count": 1e17}),
+            with(json!({"n": 100_000_000_000_000_000_u64})),
+        ),
     ] {
         let ended = playground.call("esc:parses", &input.to_string());
         assert_eq!(ended.out["outputData"], wanted, "{ended:?}");
@@ -81,6 +90,7 @@ fn arguments_are_words_and_no_value_is_a_flag_or_a_command() {
         ),
         (json!({"file": "a\u{0}--verbose"}), "NUL"),
         (json!({"file": "a", "count": ""}), "is empty"),
+        (json!({"file": "a", "count": "=5"}), "begins with '='"),
     ] {
         let ended = playground.call("esc:parses", &input.to_string());
         let (kind, message) = ended.error();

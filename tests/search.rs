@@ -165,10 +165,14 @@ fn searched(web: &Web, header: &str, query: &str) -> Vec<String> {
 
 #[test]
 fn a_caller_finds_its_own_tools_alone_and_the_same_way_everywhere() {
-    let (playground, web, [agent, boss]) = served_to(["agent", "boss"], |playground| {
+    let (playground, web, [agent, boss, few]) = served_to(["agent", "boss", "few"], |playground| {
         crowd(playground);
         let own = caller("agent", "").replace("[\"*\"]", "[\"image:*\", \"misc:*\", \"core:*\"]");
-        write_callers(playground, &(own + &caller("boss", "")));
+        let boss = caller("boss", "act_as = [\"few\"]\n");
+        write_callers(
+            playground,
+            &(own + &boss + &caller("few", "calls_per_minute = 2\n")),
+        );
     });
     assert_eq!(
         searched(&web, &boss, "resize+a+picture")[..2],
@@ -197,6 +201,18 @@ fn a_caller_finds_its_own_tools_alone_and_the_same_way_everywhere() {
     );
     web.get("/v1/tools?query=a&limit=0", &[&agent])
         .is(400, "ParameterValidationError: limit: from 1 to 50");
+    // A search counts as a call does, whoever sends it; a list does not.
+    let search = |more: &str, header: &str| {
+        let path = format!("/v1/tools?query=picture{more}");
+        web.get(&path, &[header]).status
+    };
+    assert_eq!(web.get("/v1/tools", &[&few]).status, 200);
+    assert_eq!([search("", &few), search("&as=few", &boss)], [200, 200]);
+    assert_eq!([search("", &few), search("&as=few", &boss)], [429, 429]);
+    let call = json!({"query": "picture"});
+    web.call("core:search-tools", &call, &[&few])
+        .is(429, "RateLimitError");
+    assert_eq!(search("", &boss), 200);
     let shown = playground.cli(&[
         "search", "resize", "a", "picture", "--caller", "agent", "--json",
     ]);

@@ -1,6 +1,9 @@
 //! Agent Skills: what a skill says allows nothing, only what a person approved of it runs, and only
 //! behind the layers. Each attack has a control in which it succeeds.
 
+use crate::files::{FORM, form};
+use crate::http::mcp::Client;
+use crate::http::{Web, caller, write_callers};
 use crate::prelude::*;
 use sha2::{Digest, Sha256};
 
@@ -222,6 +225,118 @@ fn a_skill_that_writes_scripts_goes_on_and_does_not_run_them() {
     assert!(audit.contains("api.example.com"), "{audit}");
     let checked = playground.cli(&["check"]).text();
     assert!(!checked.contains("names no loaded tool"), "{checked}");
+}
+
+/// A right to a skill is the right to write its calls as those of `core:run-skill-script`, in every
+/// way. A right to that tool alone gives nothing.
+#[test]
+fn a_right_to_a_skill_is_one_to_run_its_scripts_in_every_way() {
+    let playground = playground(Who::ours());
+    let only =
+        |name: &str, tool: &str| caller(name, "").replace("[\"*\"]", &format!("[\"{tool}\"]"));
+    let callers = only("bob", "skill:demo") + &only("eve", RUN);
+    write_callers(&playground, &callers);
+    approve(&playground);
+    let (web, [bob, eve]) = Web::for_callers(&playground, ["bob", "eve"]);
+    let arguments = json!({"skill": "demo", "script": "scripts/show.sh", "args": ["ran"]});
+    let envelope = |mode: &str| json!({"arguments": arguments, "mode": mode});
+    let one = |tool: &str| format!("/v1/tools/{tool}/calls");
+    let ways = |header: &str| -> Vec<String> {
+        let post = |path: &str, more: &[&str], body: &str| {
+            let headers = [&[header], more].concat();
+            web.ask("POST", path, &headers, body).body
+        };
+        // The tool of such a body is looked for before it is read.
+        let mut long = arguments.clone();
+        long["args"] = json!([vec!["ran".to_owned()], vec!["x".repeat(8000); 9]].concat());
+        let batch = json!({"calls": [{"tool": RUN, "arguments": arguments}]});
+        let parts = form(&[
+            ("request", "", &envelope("sync").to_string()),
+            ("x", "a", "1"),
+        ]);
+        let mut client = Client::new(&web, true, &[header]);
+        let called = client.call("core__run-skill-script", arguments.clone()).0;
+        vec![
+            post(&one(RUN), &[], &long.to_string()),
+            post(&one("core__run-skill-script"), &[], &arguments.to_string()),
+            post(&one(RUN), &[FORM], &parts),
+            post("/v1/calls", &[], &batch.to_string()),
+            called.to_string(),
+        ]
+    };
+    let is_listed = |header: &str| {
+        let over_http = web.get("/v1/tools", &[header]).body;
+        let listed = Client::new(&web, true, &[header]).asked("tools/list", json!({}));
+        let both = [over_http, listed.to_string()];
+        both.map(|list| list.contains("run-skill-script"))
+    };
+    for way in ways(&bob) {
+        assert!(way.contains("ran|"), "{way}");
+    }
+    for way in ways(&eve) {
+        let is_unknown = way.contains("ToolNotFoundError") || way.contains("-32602");
+        assert!(is_unknown && !way.contains("ran|"), "{way}");
+    }
+    assert_eq!([is_listed(&bob), is_listed(&eve)], [[true; 2], [false; 2]]);
+    let later = |header: &str| web.call(RUN, &envelope("async"), &[header]);
+    let receipt = later(&bob).is(202, "none").json();
+    assert_eq!(receipt["tool"], "skill:demo@1.0.0", "{receipt}");
+    later(&eve).is(404, "ToolNotFoundError");
+    let listed = playground.cli(&["list", "--caller", "bob"]).text();
+    assert!(listed.contains(RUN), "{listed}");
+}
+
+/// What another user puts in the place of a skill's folder is not read through a link.
+#[test]
+fn a_file_of_a_skill_is_read_where_it_was_listed_or_not_at_all() {
+    let playground = playground(Who::ours());
+    let folder = playground.path("skills/demo");
+    let other = playground.path("other");
+    let away = playground.path("away");
+    fs::create_dir(&other).unwrap();
+    fs::write(other.join("SKILL.md"), TEXT.replace("Shows", "Taken")).unwrap();
+    let mut host = playground.host();
+    host.args(["serve", "--stdio", "--watch", "off"]);
+    let mut server = Server::with(host);
+    assert!(server.names().contains(&"core__read-skill".to_owned()));
+    let mut read = || {
+        let answer = server.called("core:read-skill", json!({"skill": "demo"}));
+        words(&answer).to_owned()
+    };
+    fs::rename(&folder, &away).unwrap();
+    symlink(&other, &folder).unwrap();
+    let linked = read();
+    assert!(linked.contains("cannot be read"), "{linked}");
+    // The control: the same files, without a link.
+    fs::remove_file(&folder).unwrap();
+    fs::rename(&other, &folder).unwrap();
+    let moved = read();
+    assert!(moved.contains("Taken"), "{moved}");
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_named_and_hides_no_other_one() {
+    let playground = playground(Who::User);
+    let closed = playground.path("skills/demo/scripts/helper.py");
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o000)).unwrap();
+    let checked = playground.cli(&["skills", "check"]);
+    let said = checked.text();
+    assert!(
+        checked.code == Some(0) && said.contains("helper.py"),
+        "{said}"
+    );
+    assert!(said.contains("may not be read by this user"), "{said}");
+    let mut server = Server::start(&playground);
+    let hello = server.hello();
+    server.answers(&[hello]);
+    let listed = server.asked("skills/list", json!({}))["result"].take();
+    let files = listed["skills"][0]["resources"].to_string();
+    assert!(
+        files.contains("show.py") && !files.contains("helper.py"),
+        "{listed}"
+    );
+    let read = server.called("core:read-skill", json!({"skill": "demo"}));
+    assert!(words(&read).contains("Run scripts/show.py."), "{read}");
 }
 
 /// The ids of skills are theirs alone, in whatever case.

@@ -259,11 +259,8 @@ pub(super) fn retain_callable(
     };
     let login = host::login();
     let caller = caller.unwrap_or(&login);
-    tools.retain(|tool| {
-        let alias = tool.manifest.alias();
-        callers.may_call(caller, &tool.manifest.id)
-            && alias.is_none_or(|alias| callers.may_call(caller, alias.id()))
-    });
+    let snapshot = &host.snapshot;
+    tools.retain(|tool| snapshot.opens(&tool.manifest.id, |id| callers.may_call(caller, id)));
 }
 
 /// The tools that models of this caller are offered.

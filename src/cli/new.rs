@@ -5,12 +5,12 @@
 
 mod draft;
 mod edit;
+mod ids;
 
 use super::refusal::{Exit, Refusal};
-use super::settings::{self, FLAG, Settings};
+use super::settings::{FLAG, Settings};
 use super::{host, words};
 use crate::base::{files, suggest, text};
-use crate::manifest::skill::NAMESPACE;
 use crate::manifest::{self, Language};
 use crate::registry;
 use crate::service::search;
@@ -80,18 +80,15 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
         Refusal::new(Exit::Caller, format!("{error:#}"))
     }
     let id = id(&args).map_err(refuse)?;
+    let others = ids::tools_with(settings, &id)?;
     if args.edit {
-        let place = manifest_of(settings, &id)?;
-        let unknown = || {
-            Refusal::new(
-                Exit::Caller,
-                format!("no manifest that loads has the id {id}"),
-            )
-        };
-        edit::run(&place.ok_or_else(unknown)?).map_err(refuse)?;
+        let tool = others.first();
+        let tool = tool.with_context(|| format!("no manifest that loads has the id {id}"));
+        let edited = tool.and_then(|tool| edit::run(settings, tool));
+        edited.map_err(refuse)?;
         return Ok(Exit::Ok.into());
     }
-    check_unclaimed(settings, &id)?;
+    ids::check_free(&id, &others).map_err(refuse)?;
     make(settings, &folder, &args, &mut out).map_err(refuse)?;
     words::show(&out);
     // The tool is made: policies that do not load are reported by its first call.
@@ -115,27 +112,6 @@ fn id(args: &Args) -> anyhow::Result<String> {
     }
 }
 
-/// The manifest that has an id.
-fn manifest_of(settings: &Settings, id: &str) -> anyhow::Result<Option<PathBuf>> {
-    let files = registry::DirectToolLoader::new(settings.tools.clone(), settings.scripts.clone());
-    let found = registry::Source::discover(&files).map_err(|why| Refusal::new(Exit::Host, why))?;
-    let mut tools = found.tools.iter();
-    let tool = tools.find(|tool| tool.manifest.id.eq_ignore_ascii_case(id));
-    Ok(tool.map(|tool| tool.site.manifest.clone()))
-}
-
-/// A second file with the same id would disable both.
-fn check_unclaimed(settings: &Settings, id: &str) -> anyhow::Result<()> {
-    match manifest_of(settings, id)? {
-        None => Ok(()),
-        Some(place) => {
-            let place = text::path(&place);
-            let message = format!("{place} has the id {id} already: choose another name");
-            Err(Refusal::new(Exit::Caller, message).into())
-        }
-    }
-}
-
 fn make(
     settings: &Settings,
     scripts_folder: &Path,
@@ -143,18 +119,7 @@ fn make(
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
     let id = id(args)?;
-    let (namespace, name) = id.split_once(':').unwrap_or(("custom", &id));
-    if namespace.eq_ignore_ascii_case(registry::CORE) {
-        bail!(
-            "the namespace 'core' is compiled into toolhost: choose another, for example \
-            custom:{name}"
-        );
-    }
-    if namespace.eq_ignore_ascii_case(NAMESPACE) {
-        bail!(
-            "the namespace 'skill' is for folders with a SKILL.md: choose another, for example custom:{name}"
-        );
-    }
+    let name = id.split_once(':').map_or(&*id, |(_, name)| name);
     let parameters = Parameter::read(&args.parameters)?;
     let script = args.script.as_ref().or(args.from.as_ref());
     if args.entry.is_some() && script.is_none() {
@@ -325,8 +290,16 @@ fn from_script(
     parameters: &[Parameter],
 ) -> anyhow::Result<(String, Vec<u8>, Value)> {
     let shown = text::path(script);
-    let source = settings::regular_file(script, MAX_SCRIPT_BYTES)
-        .map_err(|why| anyhow!("{shown}: {why}"))?;
+    // What a link leads to may be meant for nobody else's eyes.
+    let source = files::open(script, OFlag::O_NOFOLLOW);
+    let source = files::checked(source, MAX_SCRIPT_BYTES, |_| None);
+    let source = source.map_err(|why| match script.read_link() {
+        Ok(target) => {
+            let target = text::path(&target);
+            anyhow!("{shown} is a link to {target}: name that file itself")
+        }
+        Err(_) => anyhow!("{shown}: {why}"),
+    })?;
     let own = format!("{name}.py");
     let file = script.file_name().and_then(|file| file.to_str());
     let file = file.filter(|file| text::is_printable(file));

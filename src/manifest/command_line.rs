@@ -25,6 +25,8 @@ pub struct CommandLine {
     pub positional: Vec<String>,
     /// The parameter whose text is read from stdin.
     pub stdin: Option<String>,
+    /// Parameters that are true or false alone: their flags stand without a value.
+    pub switches: BTreeSet<String>,
 }
 
 /// What the program of one call gets.
@@ -59,8 +61,11 @@ impl CommandLine {
             flags: reader.get("/execution/flags").unwrap_or_default(),
             positional: reader.get("/execution/positional").unwrap_or_default(),
             stdin: reader.get("/execution/stdin"),
+            switches: BTreeSet::new(),
         };
         let declared = parameters.and_then(|schema| schema.raw["properties"].as_object());
+        let switches = declared.into_iter().flatten().filter(|it| is_switch(it.1));
+        line.switches = switches.map(|it| it.0.clone()).collect();
         let mut left: BTreeSet<String> = declared
             .into_iter()
             .flat_map(|it| it.keys().cloned())
@@ -98,13 +103,15 @@ impl CommandLine {
         for (name, flag) in &self.flags {
             match &arguments[name] {
                 Value::Bool(false) => {}
-                Value::Bool(true) => words.push(flag.clone()),
+                Value::Bool(true) if self.switches.contains(name) => words.push(flag.clone()),
                 value => {
                     let joint = if flag.len() > 2 { "=" } else { "" };
                     let texts = texts(value);
-                    if joint.is_empty() && texts.contains(&String::new()) {
+                    let mut all = texts.iter();
+                    if joint.is_empty() && all.any(|it| it.is_empty() || it.starts_with('=')) {
                         return Err(format!(
-                            "'{name}' is empty: give it a value, or leave it out"
+                            "'{name}' is empty, or begins with '=', which no value of {flag} can: \
+                            give it another, or leave it out"
                         ));
                     }
                     words.extend(texts.iter().map(|text| format!("{flag}{joint}{text}")));
@@ -146,9 +153,22 @@ fn texts(value: &Value) -> Vec<String> {
 }
 
 fn plain(value: &Value) -> String {
-    let text = value.as_str().map(str::to_owned);
-    // `5.0` is an integer of a schema, and no program's.
-    text.unwrap_or_else(|| value.to_string().trim_end_matches(".0").to_owned())
+    // `5.0` and `1e16` are integers of a schema, and no program's.
+    let real = value.as_f64().filter(|_| value.is_f64());
+    match real.filter(|it| it.fract() == 0.0) {
+        Some(whole) => format!("{whole:.0}"),
+        None => value
+            .as_str()
+            .map_or_else(|| value.to_string(), str::to_owned),
+    }
+}
+
+/// Whether a parameter can only be true, false or null.
+fn is_switch(schema: &Value) -> bool {
+    match &schema["type"] {
+        Value::Array(types) => types.iter().all(|it| it == "boolean" || it == "null"),
+        one => one == "boolean",
+    }
 }
 
 fn check(words: &[String]) -> Result<(), String> {

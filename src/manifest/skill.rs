@@ -14,6 +14,8 @@ use std::sync::{Arc, LazyLock};
 pub const SKILL_FILE: &str = "SKILL.md";
 /// The namespace of their tools.
 pub const NAMESPACE: &str = "skill";
+/// The tool that is another way to write their calls.
+pub const RUN_SCRIPT: &str = "core:run-skill-script";
 /// Where a script finds its folder of results, below the folder of the skill.
 pub const OUTPUT: &str = "output";
 /// Most bytes between the two lines `---`, values in them, and levels of these.

@@ -1,7 +1,7 @@
 //! Opens a regular file below a folder, without waiting. The kernel keeps the path inside, and
 //! follows no link (openat2(2)).
 
-use crate::base::files;
+use crate::base::{files, text};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
 use nix::sys::stat::Mode;
@@ -124,16 +124,23 @@ pub(super) fn file(folder: &OwnedFd, relative: &Path) -> Result<File, OpenError>
     Ok(file)
 }
 
+/// Opens a regular file below a folder, neither of which lies behind a link; else why not, for a
+/// person.
+pub(super) fn open_file(below: &Path, relative: &Path) -> Result<File, String> {
+    let folder = files::without_links(below, OFlag::O_PATH | OFlag::O_DIRECTORY);
+    let folder = folder.map_err(|errno| at(below, relative, errno.desc()))?;
+    file(&folder, relative).map_err(|refusal| at(below, relative, &refusal.why()))
+}
+
+fn at(below: &Path, relative: &Path, why: &str) -> String {
+    format!("{}: {why}", text::path(&below.join(relative)))
+}
+
 /// The bytes of a file below a folder; else why not, for a person.
 pub fn read_beneath(below: &Path, relative: &Path, most: u64) -> Result<Vec<u8>, String> {
-    let at = |why: String| format!("{}: {why}", crate::base::text::path(&below.join(relative)));
-    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY;
-    let folder = files::without_links(below, flags);
-    let folder = folder.map_err(|errno| at(errno.desc().to_owned()))?;
-    read(&folder, relative, most).map_err(|refusal| match refusal {
-        OpenError::TooLarge => at(format!("is larger than {most} bytes")),
-        other => at(other.why()),
-    })
+    let read = files::whole(open_file(below, relative)?, most);
+    let bytes = read.map_err(|error| at(below, relative, &system(&error).why()))?;
+    bytes.ok_or_else(|| at(below, relative, &format!("is larger than {most} bytes")))
 }
 
 /// The bytes of a regular file below a folder, up to a bound.

@@ -58,13 +58,12 @@ fn read(candidate: &Candidate, path: &Path) -> Result<(Tool, Vec<Problem>), Prob
     let folder = path.parent().unwrap_or(path);
     let bytes = open_beneath::read(&base.folder, relative, MAX_DEFINITION_BYTES);
     let bytes = bytes.map_err(|error| unread(error.why()))?;
-    let mut links = Vec::new();
-    let files = files_of(folder, &mut links).map_err(unread)?;
+    let mut flaws = Vec::new();
+    let files = files_of(folder, &mut flaws).map_err(unread)?;
     let name = folder.file_name().unwrap_or_default().to_string_lossy();
     let (manifest, mut problems) = skill::read(&bytes, &name, files)?;
-    for link in links {
-        let words = format!("{link} is a link, which is not followed");
-        problems.push(Problem::new(Severity::Warning, Code::Security, "", words));
+    for flaw in flaws {
+        problems.push(Problem::new(Severity::Warning, Code::Security, "", flaw));
     }
     // Where the operator names the folder of one skill, that above it is the base.
     let above = folder.parent().filter(|_| folder == base.top());
@@ -86,68 +85,74 @@ fn is_shown(entry: &DirEntry) -> bool {
     !name.starts_with('.') && !SKIPPED_FOLDERS.contains(&&*name) && !is_output
 }
 
-/// The files of a skill. What is hidden is none of them.
-fn files_of(folder: &Path, links: &mut Vec<String>) -> Result<BTreeMap<String, u64>, String> {
+/// The files of a skill. What is hidden is none of them, nor what cannot be read.
+fn files_of(folder: &Path, flaws: &mut Vec<String>) -> Result<BTreeMap<String, u64>, String> {
     let mut files = BTreeMap::new();
     let mut left = MAX_BYTES;
     let mut named = 0;
     let walk = WalkDir::new(folder).min_depth(1).max_depth(MAX_LEVELS);
     for (seen, entry) in walk.into_iter().filter_entry(is_shown).enumerate() {
-        let entry = entry.map_err(|why| text::printable(&why.to_string()))?;
+        if seen > MAX_ENTRIES {
+            return Err(TOO_LARGE.to_owned());
+        }
+        let entry = match entry {
+            Ok(entry) => entry,
+            Err(why) => {
+                flaws.push(text::printable(&why.to_string()));
+                continue;
+            }
+        };
         let below = entry.path().strip_prefix(folder).ok();
         let path = below.and_then(Path::to_str);
         let Some(path) = path.filter(|path| text::is_printable(path)) else {
-            return Err("rename its files: a name is not plain text".to_owned());
+            let path = text::path(entry.path());
+            return Err(format!("rename {path}: its name is not plain text"));
         };
         let kind = entry.file_type();
         let bytes = entry.metadata().map_or(0, |facts| facts.len());
         if entry.path_is_symlink() {
-            links.push(path.to_owned());
+            flaws.push(format!("{path} is a link, which is not followed"));
         } else if kind.is_file() {
             left = left.checked_sub(bytes).ok_or(TOO_LARGE)?;
             named += path.len();
-            files.insert(path.to_owned(), bytes);
+            match open_beneath::open_file(folder, Path::new(path)) {
+                Ok(_) => drop(files.insert(path.to_owned(), bytes)),
+                Err(why) => flaws.push(why),
+            }
         }
         let is_deep = kind.is_dir() && entry.depth() == MAX_LEVELS;
-        let are_many = files.len() > MAX_FILES || named > MAX_PATH_BYTES;
-        if is_deep || are_many || seen > MAX_ENTRIES {
+        if is_deep || files.len() > MAX_FILES || named > MAX_PATH_BYTES {
             return Err(TOO_LARGE.to_owned());
         }
     }
     Ok(files)
 }
 
-/// SHA-256 of each file of a skill, hex, as they were when this was asked first. The error is for
-/// the person.
-pub fn skill_digests(tool: &Tool) -> Result<&BTreeMap<String, String>, String> {
-    let skill = tool.manifest.skill().ok_or("this is not a skill")?;
-    if let Some(known) = skill.digests.get() {
-        return Ok(known);
-    }
-    let mut left = MAX_BYTES;
-    let mut digests = BTreeMap::new();
-    for (path, size) in &skill.files {
-        let bytes = open_beneath::read_beneath(&tool.site.folder, Path::new(path), left)?;
-        if bytes.len() as u64 != *size {
-            return Err(changed(path));
-        }
-        left -= size;
-        digests.insert(path.clone(), sha256_hex(&bytes));
-    }
-    Ok(skill.digests.get_or_init(|| digests))
+/// SHA-256 of each file of a skill, hex, as they were when this was asked first, without those that
+/// changed since the skill was read.
+pub fn skill_digests(tool: &Tool) -> Option<&BTreeMap<String, String>> {
+    let skill = tool.manifest.skill()?;
+    let read = || {
+        let digests = skill.files.iter().filter_map(|(path, size)| {
+            let bytes = open_beneath::read_beneath(&tool.site.folder, Path::new(path), *size);
+            let bytes = bytes.ok().filter(|it| it.len() as u64 == *size)?;
+            Some((path.clone(), sha256_hex(&bytes)))
+        });
+        digests.collect()
+    };
+    Some(skill.digests.get_or_init(read))
 }
 
 /// The bytes of one of the listed files of a skill. The error is for the person.
 pub fn read_skill_file(tool: &Tool, path: &str) -> Result<Vec<u8>, String> {
-    let digests = skill_digests(tool)?;
-    let digest = digests.get(path).ok_or("the skill has no such file")?;
-    let bytes = open_beneath::read_beneath(&tool.site.folder, Path::new(path), MAX_BYTES)?;
-    if sha256_hex(&bytes) != *digest {
-        return Err(changed(path));
+    let skill = tool.manifest.skill();
+    if skill.is_none_or(|skill| !skill.files.contains_key(path)) {
+        return Err("the skill has no such file".to_owned());
     }
-    Ok(bytes)
-}
-
-fn changed(path: &str) -> String {
-    format!("{path} changed since the skill was read")
+    let bytes = open_beneath::read_beneath(&tool.site.folder, Path::new(path), MAX_BYTES)?;
+    let digest = skill_digests(tool).and_then(|all| all.get(path));
+    match digest {
+        Some(digest) if sha256_hex(&bytes) == *digest => Ok(bytes),
+        _ => Err(format!("{path} changed since the skill was read")),
+    }
 }

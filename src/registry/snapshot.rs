@@ -6,7 +6,7 @@ use super::owner::{self, Ownership};
 use super::tool::{self, Described, FileReport, Status, Tool};
 use crate::base::{suggest, text};
 use crate::fault::{Fault, Kind};
-use crate::manifest::{self, Code, Problem, Severity};
+use crate::manifest::{self, Code, Problem, Severity, skill};
 use crate::policy;
 use semver::{Version, VersionReq};
 use std::cmp::Reverse;
@@ -166,6 +166,18 @@ impl Snapshot {
     /// All versions of one id, the lowest first; empty if there is none.
     pub fn versions(&self, id: &str) -> &[Arc<Tool>] {
         self.tools.get(id).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// Whether somebody may call the tools of an id, who has these rights: an alias, only with a right
+    /// to its tool, too; `core:run-skill-script`, with a right to any skill.
+    pub fn opens(&self, id: &str, has_right: impl Fn(&str) -> bool) -> bool {
+        if id == skill::RUN_SCRIPT {
+            let mut ids = self.tools.keys();
+            return ids.any(|id| id.split(':').next() == Some(skill::NAMESPACE) && has_right(id));
+        }
+        let versions = self.versions(id).iter();
+        let mut aliases = versions.filter_map(|tool| tool.manifest.alias());
+        has_right(id) && aliases.all(|alias| has_right(alias.id()))
     }
 
     /// The tools that the filter takes, in order of id and version.

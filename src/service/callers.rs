@@ -174,11 +174,9 @@ impl DecisionCache {
         Rights::new(self.rules.policies.callers(), caller, label)
     }
 
-    /// Whether a caller may call the tools of this id: an alias, only if it may call its tool, too.
+    /// Whether a caller may call the tools of this id.
     pub fn may_call(&self, rights: &Rights, id: &str) -> bool {
-        let versions = self.snapshot.versions(id).iter();
-        let mut aliases = versions.filter_map(|tool| tool.manifest.alias());
-        rights.may_call(id) && aliases.all(|alias| rights.may_call(alias.id()))
+        self.snapshot.opens(id, |id| rights.may_call(id))
     }
 
     /// Finds the requested tool. One that the caller may not call does not exist for it.

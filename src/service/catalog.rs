@@ -142,11 +142,23 @@ impl Catalog {
         caller: &Caller,
         tool: Option<&str>,
     ) -> Result<(), Fault> {
+        self.charge_as(limiter, caller, None)?;
         let decisions = self.decisions()?;
         let rights = decisions.rights(caller, None);
-        limiter.charge_callers(&rights, RateCharge::Due)?;
         let tool = tool.filter(|_| !rights.may_act_as_others());
         tool.map_or(Ok(()), |tool| decisions.find(tool, &rights).map(drop))
+    }
+
+    /// Counts a request against the entries of its principal and of the user whom its label names, as
+    /// a call is counted.
+    pub fn charge_as(
+        &self,
+        limiter: &Limiter,
+        caller: &Caller,
+        label: Option<&str>,
+    ) -> Result<(), Fault> {
+        let rights = self.decisions()?.rights(caller, label);
+        limiter.charge_callers(&rights, RateCharge::Due)
     }
 
     /// The tools that a caller (`who`) may call, in order of id and version.

@@ -1,13 +1,18 @@
-//! Programs of the operator's that this host runs for itself: no shell, few variables. One that runs
-//! too long is killed with its process group.
+//! Programs of the operator's that this host runs for itself: no shell, few variables. When one has
+//! ended, or runs too long, its process group is killed.
 
 use crate::base::files;
+use futures_util::FutureExt;
+use nix::errno::Errno;
 use nix::sys::signal::{Signal, killpg};
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 use std::os::unix::fs::MetadataExt;
 use std::process::Stdio;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
 
 /// Longest wait for more output of a command after it ended.
 const OUTPUT_GRACE: Duration = Duration::from_millis(200);
@@ -60,39 +65,39 @@ pub async fn run(words: &[String], input: &[u8], most: u64) -> Result<Vec<u8>, S
         .stdout(Stdio::piped())
         .stderr(Stdio::null());
     let mut child = command.spawn().map_err(|e| e.to_string())?;
-    let mut group = Group(child.id());
+    let leader = Pid::from_raw(child.id().ok_or("it has no process")?.cast_signed());
+    let group = Group(leader);
+    // Its end is seen before it is reaped: until then the number of its group is nobody else's.
+    let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
+    let end = spawn_blocking(
+        move || {
+            while waitid(Id::Pid(leader), look) == Err(Errno::EINTR) {}
+        },
+    );
+    let end = end.map(drop).shared();
     if let Some(mut stdin) = child.stdin.take() {
         // The program may not read.
         let _ = stdin.write_all(input).await;
     }
     let mut printed = Vec::new();
     let stdout = child.stdout.take().ok_or("it has no output")?;
-    let status = {
+    let read = {
         let mut limited = stdout.take(most + 1);
         let reading = limited.read_to_end(&mut printed);
         tokio::pin!(reading);
         tokio::select! {
-            read = &mut reading => read.map(|_| None),
+            read = &mut reading => read,
             // Its child processes may hold the output open.
-            ended = child.wait() => match ended {
-                Ok(status) => tokio::time::timeout(OUTPUT_GRACE, reading).await.unwrap_or(Ok(0)).map(|_| Some(status)),
-                Err(e) => Err(e),
-            },
+            () = end.clone() => timeout(OUTPUT_GRACE, reading).await.unwrap_or(Ok(0)),
         }
     };
-    let status = status.map_err(|e| e.to_string())?;
-    if status.is_some() {
-        // Its process id may be reused from here on.
-        group.0 = None;
-    }
+    read.map_err(|e| e.to_string())?;
     if printed.len() as u64 > most {
         return Err(format!("it prints more than {most} bytes"));
     }
-    let status = match status {
-        Some(status) => status,
-        None => child.wait().await.map_err(|e| e.to_string())?,
-    };
-    group.0 = None;
+    end.await;
+    drop(group);
+    let status = child.wait().await.map_err(|e| e.to_string())?;
     if status.success() {
         Ok(printed)
     } else {
@@ -102,14 +107,11 @@ pub async fn run(words: &[String], input: &[u8], most: u64) -> Result<Vec<u8>, S
     }
 }
 
-/// The process group of a running command. Dropping it kills the group.
-struct Group(Option<u32>);
+/// The process group of a command. Dropping it kills the group.
+struct Group(Pid);
 
 impl Drop for Group {
     fn drop(&mut self) {
-        let leader = self.0.and_then(|id| i32::try_from(id).ok());
-        if let Some(leader) = leader {
-            let _ = killpg(Pid::from_raw(leader), Signal::SIGKILL);
-        }
+        let _ = killpg(self.0, Signal::SIGKILL);
     }
 }

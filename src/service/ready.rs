@@ -13,6 +13,7 @@ use super::packages::{self, Packages};
 use super::redaction::Redaction;
 use super::{denials, requirements};
 use crate::base::lock;
+use crate::egress::Traffic;
 use crate::executor::CallDeadline;
 use crate::executor::method::{Method, ScriptMethod};
 use crate::executor::process::{ReadyProcess, ReadyProcesses};
@@ -331,7 +332,7 @@ impl ReadyKeeper {
 
     /// What an MCP server says of its tools. It is started for that alone, as it would be for a call,
     /// whether or not a person approved it: whoever may write its list asks.
-    pub async fn tools_of_server(&self, tool: &Arc<Tool>) -> Result<Vec<Value>, Fault> {
+    pub async fn tools_of_server(&self, tool: &Arc<Tool>, user: &str) -> Result<Vec<Value>, Fault> {
         let decisions = self.catalog.decisions()?;
         let (all, mut own) = (decisions.clone(), Tool::clone(tool));
         if let Handler::McpServer(server) = &mut Arc::make_mut(&mut own.manifest).handler {
@@ -358,7 +359,10 @@ impl ReadyKeeper {
         let shape = &confinement.shape;
         self.audit.keep(shape, &shape.digest())?;
         self.ledger.record(shape)?;
-        let traffic = Mutex::default();
+        let traffic = Mutex::new(Traffic {
+            principal: user.to_owned(),
+            ..Traffic::default()
+        });
         let listing = executor.list_tools(&confinement, environment, &traffic);
         let mut outcome = listing.await?;
         redaction.apply(&mut outcome);

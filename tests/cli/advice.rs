@@ -62,6 +62,7 @@ fn what_the_operators_program_proposes_is_shown_and_never_applied() {
     let file = host.path("user_scripts/weak/weak.tool.json");
     let before = fs::read(&file).unwrap();
     let got = host.path("got").display().to_string();
+    let left = host.path("left").display().to_string();
     for (script, wanted) in [
         (
             format!("#!/bin/sh\ncat > {got}\nprintf '%s' '{answer}'\n"),
@@ -72,6 +73,13 @@ fn what_the_operators_program_proposes_is_shown_and_never_applied() {
             "[advice] command: it ended with",
         ),
         ("#!/bin/sh\necho nothing\n".to_owned(), "[advice] command: "),
+        // What it leaves in the background is ended with it.
+        (
+            format!(
+                "#!/bin/sh\ncat > /dev/null\nsleep 600 > /dev/null &\necho $! > {left}\necho '[1]'\n"
+            ),
+            "something else than an object",
+        ),
         (
             "#!/bin/sh\nhead -c 200000 /dev/zero\n".to_owned(),
             "prints more than",
@@ -88,6 +96,9 @@ fn what_the_operators_program_proposes_is_shown_and_never_applied() {
         assert!(!said.contains('\u{1b}'), "{said:?}");
         assert_eq!(fs::read(&file).unwrap(), before);
     }
+    let left = fs::read_to_string(left).unwrap();
+    let left = format!("/proc/{}/exe", left.trim());
+    wait_for("it has ended", || fs::read_link(&left).is_err());
     // It got the manifest and the advice, of the weak tool only.
     let got: Value = serde_json::from_slice(&fs::read(got).unwrap()).unwrap();
     assert_eq!(got["manifest"]["toolId"], "custom:weak");

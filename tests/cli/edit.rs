@@ -7,6 +7,7 @@ use crate::prelude::*;
 fn each_field_is_asked_for_checked_and_written_at_the_end() {
     let host = host();
     text_tool(&host, "custom:weak", "Adds.", "A number.", json!([]));
+    text_tool(&host, "custom:other", "Adds.", "A number.", json!([]));
     let file = host.path("user_scripts/weak/weak.tool.json");
     let before = fs::read_to_string(&file).unwrap();
     let edit = |answers: &str| {
@@ -39,6 +40,9 @@ fn each_field_is_asked_for_checked_and_written_at_the_end() {
     let changes = answers(&|field| match field {
         "/description" => "\u{1b}[1mAdds two whole numbers.\n",
         "/version" => "1.0\n1.2.0\n",
+        // What would not load, or disable another tool.
+        "/toolId" => "custom:Other\nskill:weak\ncore:weak\nours:weak\n",
+        "/handler/scriptPath" => "../../../etc/x.py\nweak/gone.py\n\n",
         "/parameters/properties/n/type" => "int\nnumber\n",
         "/examples" => "[{\"input\": \"x\"\n[{\"description\": \"d\", \"input\": {\"n\": 1}}]\n",
         _ => "\n",
@@ -59,7 +63,15 @@ fn each_field_is_asked_for_checked_and_written_at_the_end() {
     assert_eq!(fs::read_to_string(&file).unwrap().trim(), before.trim());
     let ended = edit(&changes);
     assert_eq!(ended.code, Some(0), "{ended:?}");
-    assert!(ended.stderr.contains("three numbers"), "{ended:?}");
+    for why in [
+        "three numbers",
+        "has the id custom:Other already",
+        "the namespace 'skill'",
+        "the namespace 'core'",
+        "no script 'weak/gone.py'",
+    ] {
+        assert!(ended.stderr.contains(why), "{why}: {ended:?}");
+    }
     let after: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
     assert_eq!(after["version"], "1.2.0");
     assert_eq!(after["parameters"]["properties"]["n"]["type"], "number");
@@ -70,7 +82,10 @@ fn each_field_is_asked_for_checked_and_written_at_the_end() {
             .unwrap()
             .ends_with("Adds two whole numbers.")
     );
-    assert_eq!(after["toolId"], "custom:weak");
+    assert_eq!(after["toolId"], "ours:weak");
+    assert_eq!(after["handler"]["scriptPath"], "weak/main.py");
+    let checked = host.run(&["check"]).1;
+    assert!(checked.contains(" 0 error(s)"), "{checked}");
     // What would be lost is not touched.
     fs::write(&file, format!("// mine\n{before}")).unwrap();
     let ended = edit(&"\n".repeat(40));

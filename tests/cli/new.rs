@@ -7,6 +7,9 @@ fn what_cannot_be_written_is_refused_and_nothing_is_made() {
     let host = host();
     let script = &host.put("add.py", "def add(a):\n    return a\n");
     let module = &host.put("m.wat", "(module)\n");
+    let link = host.path("link.py");
+    symlink(script, &link).unwrap();
+    let link = link.to_str().unwrap();
     for (more, why) in [
         (
             &["--script", script, "--parameter", "a:integr"][..],
@@ -37,6 +40,8 @@ fn what_cannot_be_written_is_refused_and_nothing_is_made() {
         ),
         (&["--script", module, "--entry", "run"], "leave --entry out"),
         (&["--entry", "run"], "--script"),
+        (&["--script", link], "add.py: name that file itself"),
+        (&["--from", link], "add.py: name that file itself"),
     ] {
         let (code, _, err) = host.run(&[&["new", "x"], more].concat());
         assert!(code == 2 && err.contains(why), "{more:?}: {err}");

@@ -148,6 +148,8 @@ def main():
     global mute
     if MODE == "dies":
         sys.exit(7)
+    if MODE == "reaches":
+        tried(lambda: reach(["refused.example", 80]))
     if MODE == "slow":
         write(os.path.join(HERE, "data/started"))
         while not os.path.exists(os.path.join(HERE, "data/go")):

@@ -414,15 +414,33 @@ fn what_a_server_reaches_between_calls_is_recorded() {
     wait_for("it tried", || gone.exists());
     web.signal(Signal::SIGTERM);
     web.ended(PATIENCE);
+    is_recorded_once(&fakes);
+}
+
+/// One record, outside of calls, has the name that was refused.
+#[track_caller]
+fn is_recorded_once(fakes: &Fakes) {
     let log = fs::read_to_string(fakes.playground.path("state/audit.jsonl")).unwrap();
     let records = log.lines();
     let records = records.map(|line| serde_json::from_str::<Value>(line).unwrap());
     let mut records = records.filter(|it| it["network"]["events"].to_string().contains("refused."));
     let record = records.next().unwrap_or_else(|| panic!("{log}"));
     assert_eq!(record["tool"], "fake:server@1.0.0", "{record}");
+    assert_ne!(record["user"], "", "{record}");
     let said = record["notes"].to_string();
     assert!(said.contains("outside of calls"), "{record}");
     assert!(records.next().is_none(), "{log}");
+}
+
+/// So has what it does when it is started for its list alone.
+#[test]
+fn what_a_server_reaches_when_its_tools_are_listed_is_recorded() {
+    let asks = json!({"handler": {"args": ["reaches"]},
+        "securityContext": {"networkAccess": {"allowHosts": ["granted.example"]}}});
+    let hosts = "[network]\nhosts = [{ host = \"granted.example\", why = \"a test\" }]\n";
+    let fakes = unapproved(Who::ours(), &format!("{GRANTS}{hosts}"), asks);
+    fakes.verb(&["mcp", "refresh", "fake:server", "--yes"], 0);
+    is_recorded_once(&fakes);
 }
 
 /// A start that takes longer than a call may is not begun again by the next call.

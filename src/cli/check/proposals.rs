@@ -51,5 +51,11 @@ async fn asked(command: &[String], question: Value) -> Result<Value, String> {
     let printed = tokio::time::timeout(RUN_TIMEOUT, running).await;
     let printed = printed.map_err(|_| "it ran too long".to_owned())??;
     let document = json::parse(&printed, Dialect::Strict).map_err(|problem| problem.message)?;
+    let members = document.value.as_object();
+    if members.is_none_or(|all| all.keys().any(|name| !name.starts_with('/'))) {
+        return Err(
+            "it prints something else than an object of JSON pointers and values".to_owned(),
+        );
+    }
     Ok(document.value)
 }

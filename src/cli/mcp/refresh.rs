@@ -92,7 +92,8 @@ pub async fn listed(service: &Service, id: &str) -> Result<Listed, Refusal> {
             format!("{} {why}", printable(id)),
         ));
     };
-    let tools = service.ready.tools_of_server(&tool).await?;
+    let user = host::login();
+    let tools = service.ready.tools_of_server(&tool, &user).await?;
     let text = mcp::list_text(&tools);
     let mut offered = server.clone();
     let problems = offered.take_list(text.as_bytes(), tool.manifest.namespace());

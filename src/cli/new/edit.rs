@@ -1,19 +1,22 @@
 //! `new --edit`: walks through the fields of a manifest and checks each as it is given. The file is
 //! written once, when all were answered.
 
+use super::ids;
 use crate::base::json::{self, Dialect, escape_segment};
 use crate::base::text;
+use crate::cli::settings::Settings;
 use crate::cli::words;
-use crate::manifest;
+use crate::manifest::{self, Manifest};
+use crate::registry::{self, Tool};
 use anyhow::{Context, anyhow, bail};
 use serde_json::{Value, json};
 use std::io::{BufRead, Read};
-use std::path::Path;
 
 /// Longest answer, bytes.
 const MAX_ANSWER_BYTES: u64 = 64 << 10;
 
-pub fn run(path: &Path) -> anyhow::Result<()> {
+pub fn run(settings: &Settings, tool: &Tool) -> anyhow::Result<()> {
+    let path = &tool.site.manifest;
     let before = std::fs::read_to_string(path)?;
     let document = json::parse(before.as_bytes(), Dialect::Strict)
         .map_err(|_| anyhow!("its comments would be lost: edit it by hand"))?;
@@ -28,7 +31,7 @@ pub fn run(path: &Path) -> anyhow::Result<()> {
     let mut pointers = Vec::new();
     fields(&value, String::new(), &mut pointers);
     for pointer in pointers {
-        ask(&mut value, &pointer)?;
+        ask(settings, tool, &mut value, &pointer)?;
     }
     if std::fs::read_to_string(path)? != before {
         bail!("it was changed meanwhile, so nothing was written");
@@ -48,8 +51,42 @@ fn fields(value: &Value, at: String, pointers: &mut Vec<String>) {
     }
 }
 
+/// Refuses a value by which this manifest, or another one, would not be loaded.
+fn check(
+    settings: &Settings,
+    tool: &Tool,
+    pointer: &str,
+    manifest: &Manifest,
+) -> anyhow::Result<()> {
+    let path = &tool.site.manifest;
+    match (pointer, manifest.handler.script()) {
+        ("/toolId" | "/version", _) => {
+            let mut others = ids::tools_with(settings, &manifest.id)?;
+            // Versions of one tool lie beside each other.
+            others.retain(|other| {
+                let place = &other.site.manifest;
+                let is_beside = place.parent() == path.parent();
+                place != path && (!is_beside || other.manifest.version == manifest.version)
+            });
+            ids::check_free(&manifest.id, &others)
+        }
+        // A linked folder has scripts of its own.
+        ("/handler/scriptPath", Some(script)) if tool.site.links.is_empty() => {
+            registry::scripts::resolve(&settings.scripts, path.parent(), &script.path)
+                .map(drop)
+                .map_err(|fault| anyhow!(fault.person.unwrap_or(fault.message)))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Asks for one field until its answer fits.
-fn ask(manifest: &mut Value, pointer: &str) -> anyhow::Result<()> {
+fn ask(
+    settings: &Settings,
+    tool: &Tool,
+    manifest: &mut Value,
+    pointer: &str,
+) -> anyhow::Result<()> {
     loop {
         let old = manifest.pointer(pointer).context("a field")?;
         let question = format!("{pointer}: {old} (Enter keeps it)");
@@ -69,12 +106,14 @@ fn ask(manifest: &mut Value, pointer: &str) -> anyhow::Result<()> {
         let new = read.filter(|_| !old.is_string()).unwrap_or(json!(answer));
         let mut changed = manifest.clone();
         *changed.pointer_mut(pointer).context("a field")? = new;
-        match manifest::read(changed.to_string().as_bytes()) {
-            Ok(_) => {
+        let read = manifest::read(changed.to_string().as_bytes());
+        let checked = read.map_err(|problems| anyhow!(problems[0].message.clone()));
+        match checked.and_then(|(manifest, _)| check(settings, tool, pointer, &manifest)) {
+            Ok(()) => {
                 *manifest = changed;
                 return Ok(());
             }
-            Err(problems) => words::note(&problems[0].message),
+            Err(why) => words::note(&text::printable(&why.to_string())),
         }
     }
 }

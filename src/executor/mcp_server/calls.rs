@@ -231,7 +231,8 @@ impl McpCalls {
         Ok(())
     }
 
-    /// The tools of a server that is started for this alone are its answer.
+    /// The tools of a server that is started for this alone are its answer. `traffic`: names whom its
+    /// dials count against.
     pub async fn list(
         &self,
         confinement: &Confinement,
@@ -239,10 +240,22 @@ impl McpCalls {
         traffic: &Mutex<Traffic>,
     ) -> Result<(Outcome, Option<RecordedCall>), Fault> {
         let began = Instant::now();
-        let needs = RoleNeeds::default();
+        let principal = lock(traffic).principal.clone();
+        let id = ServerId {
+            principal: principal.clone(),
+            caller: principal.clone(),
+            tool: confinement.shape.tool.clone(),
+        };
+        let needs = RoleNeeds {
+            principal,
+            ..RoleNeeds::default()
+        };
         let unheard = ToolSender::unheard();
         let serving = self.serve(confinement, &needs, environment, &unheard);
         let server = serving.await?;
+        self.launchers
+            .servers
+            .started(id, &server, mask_of(confinement));
         let (events, mut told) = channel(CallDeadline::usual("", None));
         let asked = server.clone();
         let listing = async move {
@@ -280,7 +293,7 @@ impl McpCalls {
         };
         let mut outcome = outcome(ending, began);
         outcome.logs = logs.into();
-        *lock(traffic) = lock(&server.seen.traffic).take();
+        *lock(traffic) = lock(&server.seen.traffic).clone();
         let recorded = lock(&server.seen.recorded).take();
         Ok((outcome, recorded))
     }

@@ -73,6 +73,11 @@ impl Seen {
     pub fn is_over(&self) -> bool {
         self.over.is_cancelled()
     }
+
+    /// Waits until nothing of it is left.
+    pub async fn ended(&self) {
+        self.over.cancelled().await;
+    }
 }
 
 /// Says when nobody waits for a request any more.
@@ -152,7 +157,7 @@ impl Server {
     /// Closes its stdin, and waits until it has ended.
     pub async fn end(&self) {
         self.begin_end();
-        self.seen.over.cancelled().await;
+        self.seen.ended().await;
     }
 
     pub fn begin_end(&self) {

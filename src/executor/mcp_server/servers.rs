@@ -8,14 +8,19 @@ use crate::executor::process::idle_memory::HeldMemory;
 use crate::executor::process::sessions::OpenSession;
 use crate::executor::process::waiting::{MAX_SERVERS, ReadyKey};
 use crate::fault::{Fault, Kind};
+use futures_util::future::join_all;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::Mutex as Turns;
+use tokio::time::timeout;
 
 /// Most servers of one principal under whatever names it acts.
 const MAX_OF_PRINCIPAL: usize = 32;
+
+/// How long the host waits for servers that end by themselves.
+const MAX_CLOSING: Duration = Duration::from_secs(3);
 
 /// Whose server it is, and which (`id@version`). Without names: everybody's.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -247,6 +252,12 @@ impl Servers {
     pub async fn close(&self) {
         let all = self.all();
         let ends = all.iter().map(|(.., running)| running.server.end());
-        futures_util::future::join_all(ends).await;
+        join_all(ends).await;
+        // One whose command was interrupted ends by itself.
+        let accounts = lock(&self.accounts);
+        let seen: Vec<Arc<Seen>> = accounts.iter().map(|it| it.seen.clone()).collect();
+        drop(accounts);
+        let over = join_all(seen.iter().map(|it| it.ended()));
+        let _ = timeout(MAX_CLOSING, over).await;
     }
 }

@@ -25,6 +25,7 @@ use crate::service::entry::Service;
 use crate::service::output;
 use crate::service::report::Report;
 use crate::service::request::{CallRequest, Caller, RateCharge, Sink, new_id};
+use crate::service::search::named_call;
 use crate::service::traces::context::TraceContext;
 use jiff::Timestamp;
 use serde::Serialize;
@@ -162,6 +163,8 @@ impl Background {
         mut request: CallRequest,
         report: EndReport,
     ) -> Result<Receipt, Fault> {
+        // Its receipt names what its record names.
+        named_call::unwrap_skill(&mut request, &self.service.catalog).await;
         let job = self.new_job(&mut request, report)?;
         self.store().await.map_err(|why| {
             Fault::new(

@@ -4,7 +4,7 @@
 
 use crate::base::json;
 use crate::executor::CallDeadline;
-use crate::manifest::skill::NAMESPACE;
+use crate::manifest::skill::{NAMESPACE, RUN_SCRIPT};
 use crate::quantity::LARGE_TEXT_BYTES;
 use crate::service::arguments::Arguments;
 use crate::service::catalog::Catalog;
@@ -12,7 +12,6 @@ use crate::service::request::CallRequest;
 use serde_json::Value;
 
 const CALL_TOOL: &str = "core:call-tool";
-const RUN_SKILL_SCRIPT: &str = "core:run-skill-script";
 
 struct NamedCall {
     tool: String,
@@ -27,7 +26,7 @@ pub async fn unwrap(request: &mut CallRequest, catalog: &Catalog) {
 
 /// The same for a script of a skill.
 pub async fn unwrap_skill(request: &mut CallRequest, catalog: &Catalog) {
-    unwrap_as(RUN_SKILL_SCRIPT, read_skill, request, catalog).await;
+    unwrap_as(RUN_SCRIPT, read_skill, request, catalog).await;
 }
 
 /// What a call means, or its arguments as they were.

@@ -34,6 +34,15 @@ pub async fn list(known: KnownRequest, uri: Uri) -> Result<Response, Refusal> {
         .map_err(|fault| known.refusal(fault))?;
     let namespace = parameter(&uri, "namespace").map(|namespace| namespace.into_owned());
     let question = Question::read(&uri)?;
+    if question.is_some() {
+        // As costly as a call of core:search-tools.
+        let service = &known.server.service;
+        let label = parameter(&uri, "as");
+        let charged = service
+            .catalog
+            .charge_as(&service.limiter, &known.caller, label.as_deref());
+        charged.map_err(|fault| known.refusal(fault))?;
+    }
     // Blocks where the text is to be made.
     let make = move || match question {
         Some(question) => question.answer(&known, &caller, format),

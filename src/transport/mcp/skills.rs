@@ -96,7 +96,7 @@ fn uri_of(tool: &Tool, path: &str) -> String {
 /// `None`: it cannot be read any more.
 fn entry(tool: &Tool) -> Option<Skill> {
     let skill = tool.manifest.skill()?;
-    let digests = skill_digests(tool).ok()?;
+    let digests = skill_digests(tool).filter(|all| all.contains_key(SKILL_FILE))?;
     let front: SkillFrontmatter =
         serde_json::from_value(Value::Object(skill.front.clone())).ok()?;
     let files = digests.iter().map(|(path, digest)| {

@@ -248,15 +248,18 @@ impl Servers {
         idle.collect()
     }
 
+    fn accounted(&self) -> Vec<Arc<Seen>> {
+        let accounts = lock(&self.accounts);
+        accounts.iter().map(|it| it.seen.clone()).collect()
+    }
+
     /// Ends all, each within 2 s.
     pub async fn close(&self) {
         let all = self.all();
         let ends = all.iter().map(|(.., running)| running.server.end());
         join_all(ends).await;
         // One whose command was interrupted ends by itself.
-        let accounts = lock(&self.accounts);
-        let seen: Vec<Arc<Seen>> = accounts.iter().map(|it| it.seen.clone()).collect();
-        drop(accounts);
+        let seen = self.accounted();
         let over = join_all(seen.iter().map(|it| it.ended()));
         let _ = timeout(MAX_CLOSING, over).await;
     }

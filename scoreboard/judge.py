@@ -72,8 +72,8 @@ class World:
     def write(self, path, text):
         path = self.path(path)
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        # A new file: in a shared folder another user may have put a link there.
-        with open(path, "x") as f:
+        # In a shared folder another user may have put a link there.
+        with open(path, "w" if path.startswith(self.base + "/") else "x") as f:
             f.write(text)
             os.fchmod(f.fileno(), 0o644)
 

@@ -341,7 +341,10 @@ async fn failures_are_results_a_model_can_act_on_and_malformed_calls_are_recorde
         }
         for method in ["prompts/get", "resources/read", "tasks/get", "tasks/update"] {
             let answer = client.ask(method, json!({"x": 1})).await;
-            let words = format!("The parameters of {method} are wrong.");
+            let words = match method {
+                "resources/read" => "params.uri must be a string, as it was listed.".to_owned(),
+                _ => format!("The parameters of {method} are wrong."),
+            };
             assert_eq!(
                 (&answer["error"]["code"], &answer["error"]["message"]),
                 (&json!(-32602), &json!(words))

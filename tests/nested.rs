@@ -882,9 +882,8 @@ fn a_misspelt_tool_that_code_would_call_is_named() {
         ("data:querry", "data:query", "bad.tool.json:"),
         ("data:wriet", "data:write", "esc.policy.toml:"),
     ] {
-        let line = told
-            .lines()
-            .find(|line| line.contains(name) && line.contains(place));
+        let mut lines = lines_of_check(&told).into_iter();
+        let line = lines.find(|line| line.contains(name) && line.contains(place));
         assert!(line.is_some_and(|line| line.contains(meant)), "{told}");
     }
     // A namespace that nobody has.

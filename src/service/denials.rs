@@ -10,7 +10,7 @@ use crate::egress::protocol::{RefusalReason, TrafficEvent, TrafficKind};
 use crate::executor::{Attempt, Denial, Ending, NEVER, Operation};
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
-use crate::policy::base_view::{CALL_FOLDER, CALL_INPUT, CALL_OUTPUT, SCRATCH};
+use crate::policy::base_view::{CALL_INPUT, CALL_OUTPUT, SCRATCH};
 use crate::policy::{self, Narrower};
 use crate::quantity::Limit;
 use std::collections::BTreeSet;
@@ -637,10 +637,7 @@ fn ungranted(words: &str, about: &DenialContext) -> Vec<String> {
         lines.extend(missing.flatten().filter_map(|name| {
             let path = folder.join(name).canonicalize().ok()?;
             let requested = about.requested(Operation::Read, &path);
-            if requested.is_some_and(|verdict| verdict.allowed)
-                || about.shows(&path)
-                || path.starts_with(CALL_FOLDER)
-            {
+            if requested.is_some_and(|verdict| verdict.allowed) || about.shows(&path) {
                 return None;
             }
             let shown = self::path(&path);

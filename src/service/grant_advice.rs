@@ -7,7 +7,7 @@ use crate::base::text::{is_in_string, names, path, printable};
 use crate::executor::Operation;
 use crate::manifest::host::{self, HostPattern};
 use crate::manifest::{self, RequestedAccess, ToolPaths};
-use crate::policy::base_view::{KERNEL, SYSTEM_FOLDERS};
+use crate::policy::base_view::{KERNEL, SCRATCH, SYSTEM_FOLDERS};
 use crate::policy::{self, Narrower, Verdict};
 use crate::registry;
 use crate::service::decision_cache::DecisionCache;
@@ -60,13 +60,14 @@ impl DenialContext<'_> {
         self.decision.verdict_for(what, path)
     }
 
-    /// Whether every tool of this interpreter sees it.
+    /// Whether every tool of this interpreter sees it, or has its own of that name.
     pub fn shows(&self, path: &Path) -> bool {
         let roots = self.decision.grants.runtime.iter();
         roots
             .flat_map(|runtime| &runtime.roots)
             .map(PathBuf::as_path)
             .chain(SYSTEM_FOLDERS.map(Path::new))
+            .chain(SCRATCH.map(Path::new))
             .any(|tree| path.starts_with(tree))
     }
 

@@ -345,7 +345,8 @@ impl Row<'_> {
                 );
                 let manifest = format!("{}:", self.manifest());
                 let is_said = |line: &str| line.contains(&manifest) && line.contains(part);
-                self.fits(refused, seen) && self.problems.lines().any(is_said)
+                let lines = lines_of_check(&self.problems);
+                self.fits(refused, seen) && lines.iter().any(|line| is_said(line))
             }
             Verdict::WhereCounted(word, kind, part) => self.fits(
                 if self.counted {

@@ -101,6 +101,18 @@ impl Ended {
     }
 }
 
+/// The lines of `check`, each with the line of its file before it.
+pub fn lines_of_check(said: &str) -> Vec<String> {
+    let mut file = "";
+    let with_file = said.lines().map(|line| {
+        if !line.starts_with(' ') {
+            file = line;
+        }
+        format!("{file} {line}")
+    });
+    with_file.collect()
+}
+
 /// `ok`, `ok JSON` or `Kind: part of message, details or what the person is told`.
 pub fn fits(wanted: &str, ended: &Ended) -> Result<(), String> {
     let kind = ended.kind();

@@ -43,12 +43,8 @@ fn a_preview_1_module_that_asks_for_hosts_is_told_that_it_cannot_connect() {
     world.tool("new", "wasm", &request("api.example.com"), asks);
     world.settle();
     let said = world.cli(&["check"]);
-    let lines: Vec<&str> = said
-        .stderr
-        .lines()
-        .chain(std::str::from_utf8(&said.stdout).unwrap().lines())
-        .collect();
-    let told: Vec<&&str> = lines
+    let lines = lines_of_check(std::str::from_utf8(&said.stdout).unwrap());
+    let told: Vec<&String> = lines
         .iter()
         .filter(|line| line.contains("preview 1 module cannot connect"))
         .collect();

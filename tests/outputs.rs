@@ -63,6 +63,7 @@ fn text_and_null_are_answers_where_the_manifest_says_so() {
     let own = format!("{chunks}\\nmine')");
     let list = format!("{chunks}\\n@toolhost {{\"end\": true}}')");
     let text = json!({"execution": {"output": "text"}});
+    let number = json!({"execution": {"output": "text"}, "output": {"type": "number"}});
     let nullable = json!({"output": {"type": ["integer", "null"]}});
     let cases = [
         (
@@ -81,6 +82,15 @@ fn text_and_null_are_answers_where_the_manifest_says_so() {
             &text,
             json!("1.10"),
             "ok 1.10",
+        ),
+        // Where the output schema asks for one, it is the number.
+        (
+            "number",
+            "python",
+            "print('3.0')",
+            &number,
+            json!(3.0),
+            "ok 3.0",
         ),
         ("nothing", "python", "pass", &text, json!(""), "ScriptError"),
         (

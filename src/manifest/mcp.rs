@@ -3,6 +3,7 @@
 use super::listed::ListedTool;
 pub use super::listed::{LIST_ENDING, MAX_LISTED, cut, digest, list_text};
 use super::reader::Reader;
+use super::schema::Schema;
 use super::types::{Handler, Manifest, McpServer, McpTool, ScriptReference, id_fault};
 use crate::base::json::{self, Dialect};
 use crate::base::problem::{Code, Problem};
@@ -74,7 +75,9 @@ impl McpServer {
             };
             match read {
                 Ok(tool) => {
-                    pattern_bytes += tool.parameters.pattern_bytes();
+                    let schemas = [Some(&tool.parameters), tool.output.as_ref()];
+                    let schemas = schemas.into_iter().flatten();
+                    pattern_bytes += schemas.map(Schema::pattern_bytes).sum::<usize>();
                     listed.insert(name.to_owned(), tool);
                 }
                 Err(why) => {

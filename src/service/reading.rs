@@ -63,6 +63,8 @@ impl AnswerRules {
         };
         let joined = joined.map(|texts| Text::from(&Value::String(texts.concat())));
         let output = joined.as_ref().unwrap_or(output);
+        let asked = self.number_asked_for(output);
+        let output = asked.as_ref().unwrap_or(output);
         match self.kind(output)? {
             OutputKind::Plain => self.check(output)?,
             OutputKind::Content(content) if self.manifest.output.is_some() => {
@@ -105,6 +107,19 @@ impl AnswerRules {
             result: CallResult::Output(answer),
             hid_secrets,
         })
+    }
+
+    /// A number or `null` that text output kept as it was printed, where the output schema takes that
+    /// and no text.
+    fn number_asked_for(&self, output: &Text) -> Option<Text> {
+        if !self.manifest.execution.text_output || self.check(output).is_ok() {
+            return None;
+        }
+        let word: String = serde_json::from_str(output.as_str()).ok()?;
+        let word = word.trim();
+        let number = json::compact(word.as_bytes()).ok()?;
+        let is_number = word == "null" || word.parse::<f64>().is_ok();
+        (is_number && self.check(&number).is_ok()).then_some(number)
     }
 
     /// What an answer is. One in an envelope may be content, and asks nothing.

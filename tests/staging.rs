@@ -285,6 +285,88 @@ fn nothing_is_published_without_a_good_answer() {
     assert!(!untouched(&out) && told(&ended).len() == 2, "{ended:?}");
 }
 
+/// Of two calls that change one file the second does not put its copy over what the first wrote.
+/// Who only read it, or wrote another file, is not concerned.
+#[test]
+fn a_call_takes_nothing_back_that_another_wrote_meanwhile() {
+    let script = "asked = json.load(sys.stdin)\nfile = out / asked['file']\n\
+        before = file.read_text() if file.exists() else ''\n\
+        if asked['add']: file.write_text(before + asked['add'])\n\
+        end = time.time() + asked['waits']\n\
+        while time.time() < end: time.sleep(0.01)\nprint(1)\n";
+    for playground in Who::both().map(playground) {
+        playground.without_breaker();
+        let out = tool(&playground, "adds", script, json!({}));
+        let asks = |file: &str, add: &str, waits: f64| {
+            let input = json!({"file": file, "add": add, "waits": waits});
+            playground.call("esc:adds", &input.to_string())
+        };
+        // The call has its copies before the others end.
+        let beside = |file: &str, add: &str, others: &[(&str, &str)]| {
+            std::thread::scope(|scope| {
+                let slow = scope.spawn(|| asks(file, add, 4.0));
+                playground.runs("user_scripts/adds/main.py", 1);
+                for (file, add) in others {
+                    assert_eq!(asks(file, add, 0.0).code, Some(0));
+                }
+                slow.join().unwrap()
+            })
+        };
+        for (file, add, lost) in [
+            ("new.csv", " c", true),
+            ("old.csv", " c", true),
+            ("old.csv", "", false),
+            ("own.csv", " c", false),
+        ] {
+            let others = [("old.csv", " d"), ("new.csv", " d")];
+            let ended = beside(file, add, &others);
+            let why = &ended.out["error"];
+            let is_told = why["details"].as_str().is_some_and(|details| {
+                let line = format!("not published: out/{file}: it was changed by another");
+                details.contains(&line)
+            });
+            assert_eq!(is_told, lost, "{file}: {ended:?}");
+            assert_eq!(ended.code == Some(0), !lost, "{file}: {ended:?}");
+            assert!(!lost || why["retryable"] == true, "{file}: {ended:?}");
+        }
+        let all = "old d d d d";
+        assert_eq!(files(&out)["old.csv"], all);
+        assert_eq!(files(&out)["new.csv"], " d d d d");
+        assert_eq!(files(&out)["own.csv"], " c");
+        assert_eq!(files(&out).len(), 3, "{:?}", files(&out));
+    }
+}
+
+/// Twenty at once: each says that it wrote, or that it did not, and no line of one that did is lost.
+#[test]
+fn what_calls_say_they_added_is_there() {
+    let playground = playground(Who::ours());
+    playground.without_breaker();
+    let script = "line = json.load(sys.stdin)['line']\n\
+        text = (out / 'old.csv').read_text()\n(out / 'old.csv').write_text(text + line)\nprint(1)\n";
+    let out = tool(&playground, "lines", script, json!({}));
+    let added = std::thread::scope(|scope| {
+        let call = |number: usize| {
+            let line = format!(" {number}.");
+            let ended = playground.call("esc:lines", &json!({"line": line}).to_string());
+            assert!(
+                ended.code == Some(0) || ended.out["error"]["retryable"] == true,
+                "{ended:?}"
+            );
+            (ended.code == Some(0)).then_some(line)
+        };
+        let calls: Vec<_> = (0..20)
+            .map(|number| scope.spawn(move || call(number)))
+            .collect();
+        let ended = calls.into_iter().filter_map(|call| call.join().unwrap());
+        ended.collect::<BTreeSet<_>>()
+    });
+    let text = files(&out)["old.csv"].clone();
+    let there = text.trim_start_matches("old").split_inclusive('.');
+    assert!(!added.is_empty());
+    assert_eq!(there.map(str::to_owned).collect::<BTreeSet<_>>(), added);
+}
+
 #[test]
 fn a_folder_that_became_a_link_leads_nowhere() {
     for playground in Who::both().map(playground) {

@@ -137,6 +137,15 @@ impl StoredFile {
     }
 }
 
+/// Why a file is not in its place although no rule dropped it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteFailure {
+    /// The host could not write it.
+    Host,
+    /// Another changed the file while the call worked on a copy of it.
+    Overtaken,
+}
+
 /// A file that left the call: published, stored, or dropped and why.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -147,9 +156,9 @@ pub struct Artifact {
     pub published: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dropped_because: Option<String>,
-    /// The host failed to publish it; no rule dropped it.
+    /// No rule dropped it.
     #[serde(skip)]
-    pub failed: bool,
+    pub failed: Option<WriteFailure>,
     /// Publishing it would pass this limit of the call.
     #[serde(skip)]
     pub over: Option<Limit>,
@@ -167,7 +176,7 @@ impl Artifact {
             bytes,
             published: true,
             dropped_because: None,
-            failed: false,
+            failed: None,
             over: None,
             stored: Some(file),
             inlined: None,

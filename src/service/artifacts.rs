@@ -12,7 +12,7 @@ use super::request::BroughtFile;
 use crate::base::lock;
 use crate::base::mask::{Finder, Search};
 use crate::base::store::{Content, ContentStore, Limits, RecordKind, Writer};
-use crate::executor::{Artifact, Inlined, LeftFile, StoredFile, is_picture};
+use crate::executor::{Artifact, Inlined, LeftFile, StoredFile, WriteFailure, is_picture};
 use crate::fault::{Fault, Kind};
 use crate::policy::InputFile;
 use crate::quantity::{GIB, KIB};
@@ -533,7 +533,7 @@ fn inline(received: Vec<Received>) -> Vec<Artifact> {
         left = rest.filter(|_| content.is_some()).unwrap_or(left);
         Artifact {
             dropped_because: Some(STORES_NOTHING.to_owned()),
-            failed: false,
+            failed: None,
             inlined: content.map(|content| Inlined {
                 media_type: one.media_type,
                 b64: STANDARD.encode(content),
@@ -550,7 +550,7 @@ fn unstored(name: &str, bytes: u64) -> Artifact {
         bytes,
         published: false,
         dropped_because: Some(UNSTORED.to_owned()),
-        failed: true,
+        failed: Some(WriteFailure::Host),
         over: None,
         stored: None,
         inlined: None,

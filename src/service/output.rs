@@ -104,7 +104,7 @@ pub fn few_files(files: &mut Vec<Artifact>) -> Vec<String> {
     let (mut published, mut dropped): (Vec<_>, Vec<_>) = std::mem::take(files)
         .into_iter()
         .partition(|file| file.published);
-    dropped.sort_by_key(|file| !file.failed);
+    dropped.sort_by_key(|file| file.failed.is_none());
     let mut left_out = Vec::new();
     for (files, most, what) in [
         (&mut published, PUBLISHED, "were"),

@@ -10,7 +10,7 @@ use super::record::CallRecord;
 use super::target::Decided;
 use crate::base::text;
 use crate::egress::Traffic;
-use crate::executor::{Artifact, Denial, Ending, Outcome, ToolAnswer};
+use crate::executor::{Artifact, Denial, Ending, Outcome, ToolAnswer, WriteFailure};
 use crate::fault::{Fault, Kind};
 use crate::policy;
 use serde_json::{Value, json};
@@ -89,13 +89,20 @@ impl Ran {
 
 /// The fault of a call whose files this host could not write.
 pub(super) fn unwritten(artifacts: &[Artifact]) -> Result<(), Fault> {
-    if artifacts.iter().all(|file| !file.failed) {
+    let mut failures = artifacts.iter().filter_map(|file| file.failed).peekable();
+    if failures.peek().is_none() {
         return Ok(());
     }
+    let is_retryable = failures.all(|failure| failure == WriteFailure::Overtaken);
     let message = "The tool answered, but not all of its files could be written to their place.";
     let missing = output::missing_files(artifacts);
     let all: Vec<_> = missing.iter().map(|line| text::printable(line)).collect();
-    Err(Fault::new(Kind::InternalError, message).details(all.join("\n")))
+    let fault = Fault::new(Kind::InternalError, message).details(all.join("\n"));
+    Err(if is_retryable {
+        fault.retryable()
+    } else {
+        fault
+    })
 }
 
 /// What helps with the failure of a tool.

@@ -125,6 +125,13 @@ impl Stamp {
         Stamp::from_regular(&path.symlink_metadata()?)
     }
 
+    /// Whether this is the same file with the same content, as far as its times tell. Links to it
+    /// and its access may have changed.
+    pub fn has_content_of(&self, other: &Stamp) -> bool {
+        let changed = other.changed;
+        Stamp { changed, ..*self } == *other
+    }
+
     fn from_regular(facts: &Metadata) -> io::Result<Stamp> {
         facts
             .is_file()
@@ -141,6 +148,18 @@ impl From<&Metadata> for Stamp {
             size: facts.len(),
             changed: (facts.ctime(), facts.ctime_nsec()),
             modified: (facts.mtime(), facts.mtime_nsec()),
+        }
+    }
+}
+
+impl From<&FileStat> for Stamp {
+    fn from(facts: &FileStat) -> Stamp {
+        Stamp {
+            device: facts.st_dev,
+            inode: facts.st_ino,
+            size: facts.st_size.cast_unsigned(),
+            changed: (facts.st_ctime, facts.st_ctime_nsec),
+            modified: (facts.st_mtime, facts.st_mtime_nsec),
         }
     }
 }

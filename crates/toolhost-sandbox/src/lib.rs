@@ -37,7 +37,7 @@ pub use protocol::{LayerState, Problem, ProblemKind, ReadFile};
 pub use raise::{LAYERS, LayerRow};
 pub use recorder::{MAX_EVENT_BYTES as MAX_RECORDED_BYTES, UNRESOLVED, WRITABLE};
 pub use reenter::{Role, reenter, role_name};
-pub use spec::{Access, Executable, Mount, Program, Serves, Spec, Stage, StagedFolder};
+pub use spec::{Access, Executable, Mount, Originals, Program, Serves, Spec, Stage, StagedFolder};
 pub use sys::{
     ACCESS_LIST, copy_access_list, errno, fstat, ignore_sigxfsz, landlock_abi, lstat,
     output_was_closed, pidfd_open, reset_sigchld, terminal_columns, untaken_bytes,

@@ -5,8 +5,9 @@ use crate::layers::environment;
 use nix::fcntl::OFlag;
 use nix::sys::stat::{FileStat, SFlag, fstat};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use toolhost_base::files::{is, without_links};
+use toolhost_base::files::{Stamp, is, without_links};
 use toolhost_base::mask::Hidden;
 use toolhost_base::names::name_matches;
 use toolhost_base::quantity::Limits;
@@ -215,6 +216,9 @@ pub enum Stage {
     /// They go from `CALL_OUTPUT` to the host's store of artifacts.
     Store,
 }
+
+/// By name: the files that a staged folder had when it was copied.
+pub type Originals = BTreeMap<String, Stamp>;
 
 /// One folder of which the call gets a private copy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

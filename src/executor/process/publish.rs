@@ -1,19 +1,21 @@
 //! Publishes staged files that match, after success, by temporary file and rename in the real
-//! folder.
+//! folder. A file takes the place of the one that was copied for its call, and of no other: of two
+//! calls that change one file at once the second fails, and nothing of the first is lost.
 //!
 //! A host that is killed meanwhile can leave a `.toolhost-<uuid>`; the next publishing into that
 //! folder removes it once it is an hour old. Files that were renamed before stay.
 
 use super::spec::source_name;
-use crate::base::files::{self, names_in, open_at};
+use crate::base::files::{self, Stamp, names_in, open_at};
+use crate::base::messages::read_memory_file;
 use crate::base::text;
-use crate::executor::{Artifact, LeftFile};
+use crate::executor::{Artifact, LeftFile, WriteFailure};
 use crate::policy::{self, Shape};
 use crate::quantity::Limit;
 use crate::runtimes;
-use crate::sandbox::{self, CALL_FOLDER, CALL_OUTPUT, StagedFolder};
+use crate::sandbox::{self, CALL_FOLDER, CALL_OUTPUT, Originals, StagedFolder};
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, renameat};
+use nix::fcntl::{AtFlags, OFlag, RenameFlags, renameat, renameat2};
 use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat, fstatat};
 use nix::unistd::{UnlinkatFlags, fchown, unlinkat};
 use std::ffi::{CStr, CString};
@@ -28,6 +30,8 @@ const PIECE: usize = 64 * 1024;
 /// The output folder of a call, as an outcome names it.
 const OUTPUT: &str = "output";
 const REPLACED: &str = "the folder was replaced during the call";
+/// Longest text of the originals of all staged folders, bytes.
+const MAX_ORIGINALS: u64 = 64 << 20;
 /// A temporary file of ours that is this old belongs to no call that still runs, seconds.
 const ABANDONED_AFTER_SECONDS: i64 = 3600;
 const PREFIX: &str = ".toolhost-";
@@ -35,14 +39,25 @@ const PREFIX: &str = ".toolhost-";
 /// Why a file is not published: a rule, or this host could not write it.
 struct PublishRefusal {
     text: String,
-    failed: bool,
+    failed: Option<WriteFailure>,
+}
+
+impl PublishRefusal {
+    /// What it changed is no longer what was copied for it.
+    fn overtaken() -> PublishRefusal {
+        let why = "it was changed by another while the call ran, so it was left; call again";
+        PublishRefusal {
+            text: why.to_owned(),
+            failed: Some(WriteFailure::Overtaken),
+        }
+    }
 }
 
 impl From<&str> for PublishRefusal {
     fn from(rule: &str) -> PublishRefusal {
         PublishRefusal {
             text: rule.to_owned(),
-            failed: false,
+            failed: None,
         }
     }
 }
@@ -51,7 +66,7 @@ impl From<std::io::Error> for PublishRefusal {
     fn from(error: std::io::Error) -> PublishRefusal {
         PublishRefusal {
             text: error.to_string(),
-            failed: true,
+            failed: Some(WriteFailure::Host),
         }
     }
 }
@@ -60,14 +75,14 @@ impl From<Errno> for PublishRefusal {
     fn from(errno: Errno) -> PublishRefusal {
         PublishRefusal {
             text: errno.desc().to_owned(),
-            failed: true,
+            failed: Some(WriteFailure::Host),
         }
     }
 }
 
 fn artifact(path: String, bytes: u64, why: Option<PublishRefusal>) -> Artifact {
     let published = why.is_none();
-    let failed = why.as_ref().is_some_and(|why| why.failed);
+    let failed = why.as_ref().and_then(|why| why.failed);
     Artifact {
         path,
         bytes,
@@ -105,7 +120,7 @@ pub async fn all(stages: &[StagedFolder], copies: &[OwnedFd], shape: &Shape) -> 
                     0,
                     Some(PublishRefusal {
                         text: why.to_owned(),
-                        failed: true,
+                        failed: Some(WriteFailure::Host),
                     }),
                 )
             })
@@ -117,6 +132,9 @@ pub async fn all(stages: &[StagedFolder], copies: &[OwnedFd], shape: &Shape) -> 
         .map(|(stage, copy)| Ok((stage.clone(), shown(stage), copy.try_clone()?)));
     let Ok(staged) = staged.collect::<std::io::Result<Vec<_>>>() else {
         return failed("the host has no descriptors left");
+    };
+    let Some(originals) = originals(copies.get(stages.len())) else {
+        return failed("what was copied for the call cannot be read");
     };
     let most = shape.limits.get(Limit::FileBytes);
     let most_bytes = shape.limits.get(Limit::ScratchBytes);
@@ -150,8 +168,8 @@ pub async fn all(stages: &[StagedFolder], copies: &[OwnedFd], shape: &Shape) -> 
             return dropped.collect();
         }
         let mut artifacts = Vec::new();
-        for (stage, shown, copy) in &staged {
-            if let Err(why) = one(stage, copy, shown, most, &mut artifacts) {
+        for ((stage, shown, copy), originals) in staged.iter().zip(&originals) {
+            if let Err(why) = one(stage, copy, originals, shown, most, &mut artifacts) {
                 artifacts.push(artifact(shown.display().to_string(), 0, Some(why)));
             }
         }
@@ -159,6 +177,12 @@ pub async fn all(stages: &[StagedFolder], copies: &[OwnedFd], shape: &Shape) -> 
     });
     done.await
         .unwrap_or_else(|_| failed("the host failed while publishing"))
+}
+
+/// What each staged folder had when it was copied, as the launcher tells it after the copies.
+fn originals(told: Option<&OwnedFd>) -> Option<Vec<Originals>> {
+    let text = read_memory_file(told?.try_clone().ok()?, MAX_ORIGINALS).ok()?;
+    serde_json::from_slice(&text).ok()
 }
 
 /// The names in a copy that count, at most one more than is allowed.
@@ -291,7 +315,7 @@ fn plain_file<'n>(
     let source = open_at(copy, name, OFlag::O_RDONLY).map_err(|e| match e {
         Errno::ELOOP => "it is a symbolic link".into(),
         e => PublishRefusal {
-            failed: false,
+            failed: None,
             ..e.into()
         },
     })?;
@@ -309,6 +333,7 @@ fn plain_file<'n>(
 fn one(
     stage: &StagedFolder,
     copy: &OwnedFd,
+    originals: &Originals,
     shown: &Path,
     most: u64,
     out: &mut Vec<Artifact>,
@@ -341,7 +366,13 @@ fn one(
             .into());
     }
     for name in names {
-        let outcome = file(copy, &to, &name, stage, most, owner);
+        let original = name.to_str().ok().and_then(|name| originals.get(name));
+        let place = Place {
+            to: &to,
+            name: &name,
+            original,
+        };
+        let outcome = file(copy, &place, stage, most, owner);
         // Escaped for the report.
         let path = crate::base::text::printable(
             &shown
@@ -361,12 +392,12 @@ fn one(
 /// dropped.
 fn file(
     copy: &OwnedFd,
-    to: &OwnedFd,
-    name: &CStr,
+    place: &Place,
     stage: &StagedFolder,
     most: u64,
     owner: (u32, u32),
 ) -> Result<Option<u64>, PublishRefusal> {
+    let Place { to, name, .. } = *place;
     let (text, source, stat) = plain_file(copy, name)?;
     let globs: Vec<&String> = stage
         .names
@@ -403,10 +434,87 @@ fn file(
             "interpreters find modules, or this host packages, by a file of that name".into(),
         );
     }
-    files::as_owner(owner, || {
-        write(to, name, &source, size, stat.st_mode & 0o644)
-    })?;
-    Ok(Some(size))
+    let mode = stat.st_mode & 0o644;
+    let is_ours = files::as_owner(owner, || place.write(&source, size, mode))?;
+    is_ours
+        .then_some(Some(size))
+        .ok_or_else(PublishRefusal::overtaken)
+}
+
+/// Where a file is published.
+struct Place<'p> {
+    to: &'p OwnedFd,
+    name: &'p CStr,
+    /// What was there when the call got its copies.
+    original: Option<&'p Stamp>,
+}
+
+impl Place<'_> {
+    /// Whether what lies under this name is the original.
+    fn is_original(&self, name: &CStr) -> std::io::Result<bool> {
+        let now = match fstatat(self.to, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
+            Ok(now) if files::is(now.st_mode, SFlag::S_IFDIR) => return Err(Errno::EISDIR.into()),
+            Ok(now) => Some(Stamp::from(&now)),
+            Err(Errno::ENOENT) => None,
+            Err(errno) => return Err(errno.into()),
+        };
+        Ok(match (now, self.original) {
+            (Some(now), Some(original)) => now.has_content_of(original),
+            (now, original) => now.is_none() && original.is_none(),
+        })
+    }
+
+    /// False: another changed it meanwhile, and nothing is written.
+    fn write(&self, source: &std::fs::File, size: u64, mode: u32) -> std::io::Result<bool> {
+        if !self.is_original(self.name)? {
+            return Ok(false);
+        }
+        let temporary = CString::new(format!("{PREFIX}{}", uuid::Uuid::now_v7()))?;
+        let made = open_at(
+            self.to,
+            temporary.as_c_str(),
+            OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL,
+        )?;
+        let mut file = std::fs::File::from(made);
+        let written = (|| {
+            inherit_access(&file, self.to, self.name, mode)?;
+            if std::io::copy(&mut source.take(size), &mut file)? < size {
+                return Err(std::io::ErrorKind::UnexpectedEof.into());
+            }
+            self.put(&temporary)
+        })();
+        // What it took the place of has its name now.
+        let _ = unlinkat(self.to, temporary.as_c_str(), UnlinkatFlags::NoRemoveDir);
+        written
+    }
+
+    /// Gives a file its place. One that took the place of another than the original gives it back.
+    fn put(&self, file: &CStr) -> std::io::Result<bool> {
+        let swap = |how| renameat2(self.to, file, self.to, self.name, how);
+        let how = if self.original.is_some() {
+            RenameFlags::RENAME_EXCHANGE
+        } else {
+            RenameFlags::RENAME_NOREPLACE
+        };
+        match swap(how) {
+            Ok(()) if self.original.is_none() => Ok(true),
+            Ok(()) => {
+                let is_original = self.is_original(file);
+                if !matches!(is_original, Ok(true)) {
+                    swap(RenameFlags::RENAME_EXCHANGE)?;
+                }
+                is_original
+            }
+            Err(Errno::ENOENT | Errno::EEXIST) => Ok(false),
+            // A file system without such steps (rename(2)).
+            Err(Errno::EINVAL) if self.is_original(self.name)? => {
+                renameat(self.to, file, self.to, self.name)?;
+                Ok(true)
+            }
+            Err(Errno::EINVAL) => Ok(false),
+            Err(errno) => Err(errno.into()),
+        }
+    }
 }
 
 /// Gives a new file the access of the one that it replaces, or what its folder gives to new files:
@@ -500,37 +608,10 @@ fn sweep(to: &OwnedFd, owner: u32, age: i64) {
     }
 }
 
-fn write(
-    to: &OwnedFd,
-    name: &CStr,
-    source: &std::fs::File,
-    size: u64,
-    mode: u32,
-) -> std::io::Result<()> {
-    let temporary = CString::new(format!("{PREFIX}{}", uuid::Uuid::now_v7()))?;
-    let made = open_at(
-        to,
-        temporary.as_c_str(),
-        OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL,
-    )?;
-    let mut file = std::fs::File::from(made);
-    let written = (|| {
-        inherit_access(&file, to, name, mode)?;
-        if std::io::copy(&mut source.take(size), &mut file)? < size {
-            return Err(std::io::ErrorKind::UnexpectedEof.into());
-        }
-        renameat(to, temporary.as_c_str(), to, name)?;
-        Ok(())
-    })();
-    if written.is_err() {
-        let _ = unlinkat(to, temporary.as_c_str(), UnlinkatFlags::NoRemoveDir);
-    }
-    written
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::messages::memory_file;
     use crate::executor::process::examine;
     use std::fs;
     use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -575,8 +656,12 @@ mod tests {
         }
 
         async fn publish(&self, stages: &[StagedFolder]) -> Vec<(String, bool, String)> {
-            let copies = [self.copy("copy"), self.copy("copy2")];
-            let all = all(stages, &copies[..stages.len()], &self.shape).await;
+            let mut copies = vec![self.copy("copy"), self.copy("copy2")];
+            copies.truncate(stages.len());
+            let originals = serde_json::to_vec(&vec![Originals::new(); stages.len()]);
+            let originals = memory_file(&originals.expect("text")).expect("memory");
+            copies.push(originals);
+            let all = all(stages, &copies, &self.shape).await;
             all.into_iter()
                 .map(|a| (a.path, a.published, a.dropped_because.unwrap_or_default()))
                 .collect()

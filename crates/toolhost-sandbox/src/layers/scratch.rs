@@ -8,12 +8,12 @@ use crate::base_view::{CALL_INPUT, CALL_OUTPUT, SCRATCH};
 use crate::layers::landlock::Right;
 use crate::layers::view::{self, LateMount, NODEV, NOEXEC, NOSUID, RDONLY};
 use crate::protocol::{Identity, NamedPart, Problem, ProblemKind, ReadFile, Setup};
-use crate::spec::StagedFolder;
+use crate::spec::{Originals, StagedFolder};
 use crate::sys;
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
+use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, OpenHow, ResolveFlag, openat2};
 use nix::mount::{MntFlags, umount2};
-use nix::sys::stat::{UtimensatFlags, utimensat};
+use nix::sys::stat::{UtimensatFlags, fstatat, utimensat};
 use nix::sys::statvfs::fstatvfs;
 use nix::sys::time::TimeSpec;
 use std::collections::BTreeSet;
@@ -24,6 +24,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use toolhost_base::files::{self, Stamp};
+use toolhost_base::messages::memory_file;
 use toolhost_base::names::literal;
 use toolhost_base::quantity::{Limit, Limits, MIB};
 use toolhost_base::store;
@@ -43,6 +44,8 @@ pub struct Scratch {
     staged: Vec<PathBuf>,
     /// The staged copies, each with the stamp, digest and size that it was made with.
     copies: Vec<(PathBuf, Stamp, ([u8; 32], u64))>,
+    /// What lay in each staged folder before it was copied.
+    originals: Vec<Originals>,
     pub allowed: Vec<(OwnedFd, bool, Right)>,
 }
 
@@ -64,6 +67,12 @@ fn filling(what: impl ToString) -> impl FnOnce(std::io::Error) -> Problem {
             ..problem(what)(error)
         }
     }
+}
+
+/// The stamp of an entry of a folder, which is not followed.
+fn stamp_at(folder: &OwnedFd, name: &OsStr) -> Result<Stamp, Errno> {
+    let facts = fstatat(folder, name, AtFlags::AT_SYMLINK_NOFOLLOW)?;
+    Ok(Stamp::from(&facts))
 }
 
 /// The first folder of a path that lies below /tmp or /dev/shm.
@@ -123,6 +132,7 @@ impl Scratch {
             input: None,
             staged: Vec::new(),
             copies: Vec::new(),
+            originals: Vec::new(),
             allowed: Vec::new(),
         };
         // Landlock adds up the rights on the way from a file to the root, so what is written below
@@ -411,13 +421,19 @@ impl Scratch {
         // Made again below /tmp or another stage, which cover the folder that the view had made.
         view::make_folder(&stage.folder)?;
         let place = self.folder(&format!("stage{number}"), &stage.folder, Right::Write)?;
+        let mut originals = Originals::new();
         for name in entries
             .iter()
             .filter(|path| stage.copies_at(path))
             .filter_map(|path| path.file_name())
         {
+            // A name that is no text is not published.
+            if let (Ok(original), Some(name)) = (stamp_at(from, name), name.to_str()) {
+                originals.insert(name.to_owned(), original);
+            }
             self.copy(stage, from, name, &place, owner)?;
         }
+        self.originals.push(originals);
         for (path, folder, bound) in rest {
             view::make_point(path, folder)?;
             self.mount(&bound, path)?;
@@ -520,7 +536,8 @@ impl Scratch {
     /// not change are removed: published, they would put back what others changed meanwhile. An
     /// equal stamp is not enough: a write to a mapped page of a tmpfs can leave the times as they
     /// are.
-    /// After them comes `CALL_OUTPUT`, if the call has it.
+    /// After them comes a memory file with the originals of each, as JSON (`Vec<Originals>`), and
+    /// then `CALL_OUTPUT`, if the call has it.
     pub fn staged(&self) -> Result<Vec<OwnedFd>, Problem> {
         for (copy, _, made) in self
             .copies
@@ -537,8 +554,19 @@ impl Scratch {
         let folders = self.staged.iter().map(|p: &PathBuf| {
             files::open_at(AT_FDCWD, p, OFlag::O_DIRECTORY).map_err(problem("a staged folder"))
         });
+        let originals = (!self.staged.is_empty()).then(|| self.changed_originals());
         let output = self.input.iter().map(|_| self.output());
-        folders.chain(output).collect()
+        folders.chain(originals).chain(output).collect()
+    }
+
+    /// Of the originals those of the files that are still in the copies.
+    fn changed_originals(&self) -> Result<OwnedFd, Problem> {
+        let mut originals = self.originals.clone();
+        for (originals, place) in originals.iter_mut().zip(&self.staged) {
+            originals.retain(|name, _| place.join(name).symlink_metadata().is_ok());
+        }
+        let text = serde_json::to_vec(&originals).map_err(problem("the staged files"))?;
+        memory_file(&text).map_err(problem("the staged files"))
     }
 
     /// The folder of results, or an empty one where the call has removed or closed its own.

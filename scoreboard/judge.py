@@ -42,6 +42,8 @@ MOST_OUTPUT_BYTES = 1 << 20
 AT_ONCE = 4
 # Probes that share a run, where none escapes.
 TOGETHER = 12
+# How often a run may be late. A machine that is busy may begin or end it late; what can be late is late again.
+ATTEMPTS = 3
 STOPPED = threading.Event()
 
 
@@ -258,15 +260,14 @@ class Run:
         self.is_timed = probes[0].get("needs") == "time"
         before = world.state()
         list(world.heard())
-        began = [world.out + "/began-%d" % number for number in range(len(probes))]
+        began = self.marks = [world.out + "/began-%d" % number for number in range(len(probes))]
         words = {"shows": True, "probes": [
             {"name": probe["name"], "do": probe["does"], "args": [world.argument(value) for value in probe["with"]],
              "seconds": 2 * SECONDS + 5, "began": mark} for probe, mark in zip(probes, began)]}
         env = {"PATH": os.environ.get("PATH", os.defpath), "HOME": world.home, "LANG": "C.UTF-8", "SECRET": world.secret}
-        start = time.monotonic()
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env,
                                         cwd=world.own, start_new_session=True, pass_fds=[world.leaked])
-        killer = threading.Thread(target=self.kill, args=(start,))
+        killer = threading.Thread(target=self.kill)
         killer.start()
         output, errors = self.process.communicate(json.dumps(words).encode())
         killer.join()
@@ -275,7 +276,14 @@ class Run:
         self.began = sum(map(os.path.exists, began))
         self.judge(before)
 
-    def kill(self, start):
+    def is_over_time(self):
+        """Whether a probe that has limited time began so long ago that nothing of it may be left."""
+        try:
+            return self.is_timed and time.time() > os.stat(self.marks[0]).st_mtime + SECONDS + GRACE_SECONDS and bool(self.world.left())
+        except OSError:
+            return False
+
+    def kill(self):
         """Ends what takes too long, or whose host is to be killed: the whole of a control, only its first process of a sandbox."""
         for _ in range(int(LONGEST_RUN_SECONDS / 0.02)):
             if self.process.poll() is not None:
@@ -288,7 +296,7 @@ class Run:
                 if not self.world.is_quiet(time.monotonic() + GRACE_SECONDS):
                     self.effects.append("still runs %d s after its host was killed" % GRACE_SECONDS)
                 break
-            if self.is_timed and time.monotonic() > start + SECONDS + GRACE_SECONDS and self.world.left():
+            if self.is_over_time():
                 self.effects.append("still runs %d s after its time" % GRACE_SECONDS)
                 break
             time.sleep(0.02)
@@ -309,6 +317,10 @@ class Run:
         changed = sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
         self.effects += ["changed %s" % path.replace(self.world.base + "/", "").replace(self.world.mark, "…") for path in changed[:3]]
         self.effects += sorted(set(self.world.strange()) | set(self.world.heard()))
+
+    def was_late(self):
+        """Whether it did not begin, or its only effect is that it still ran."""
+        return all(effect.startswith("still runs") for effect in self.effects) if self.effects else not self.began
 
     def why(self):
         """What it said of itself: the beginning, which names a cause, and the end, where a traceback has it."""
@@ -345,12 +357,16 @@ def controlled(probe, script, peer, deadline):
     return dict(told, control=control.effects)
 
 
-def confined(probe, told, script, peer):
-    run = tried([probe], script, peer)
-    # A machine that is busy may end it late: what was only late is late again, if it can be.
-    for _ in range(2):
-        if run.effects and all(effect.startswith("still runs") for effect in run.effects):
-            run = tried([probe], script, peer)
+def confined(probes, script, peer):
+    for _ in range(ATTEMPTS):
+        run = tried(probes, script, peer)
+        if not run.was_late():
+            break
+    return run
+
+
+def confined_alone(probe, told, script, peer):
+    run = confined([probe], script, peer)
     if run.effects:
         return dict(told, verdict="escaped", effects=run.effects)
     if not run.began:
@@ -373,12 +389,12 @@ def judged(probes, script, peer, deadline):
 def judged_or_lost(probes, script, peer, deadline):
     told = [controlled(probe, script, peer, deadline) for probe in probes]
     ready = [probe for probe, one in zip(probes, told) if not one["verdict"]]
-    together = tried(ready, script, peer) if len(ready) > 1 else None
+    together = confined(ready, script, peer) if len(ready) > 1 else None
     if together and not together.effects and together.began in (0, len(ready)):
         verdict = "held" if together.began else "notTried"
         why = None if together.began else "it did not begin: " + together.why()
         return [one if one["verdict"] else dict(one, verdict=verdict, why=why) for one in told]
-    return [one if one["verdict"] else confined(probe, one, script, peer) for probe, one in zip(probes, told)]
+    return [one if one["verdict"] else confined_alone(probe, one, script, peer) for probe, one in zip(probes, told)]
 
 
 def judge(probes, script, peer):

@@ -337,6 +337,16 @@ fn results_in_the_wrong_folder_are_named_and_stored_ones_can_be_fetched_later() 
     ] {
         assert!(!lost(code).contains(left), "{code}");
     }
+    // Of what the answer names elsewhere in its scratch, the caller would look for the file.
+    let named = "open('/tmp/a.txt', 'w').write('x')\nprint('/tmp/a.txt, /tmp/none.txt')";
+    let gone = "not published: /tmp/a.txt: it lies in the scratch of its call, which is gone";
+    let told = run(named, &[]).stderr;
+    assert!(told.contains(gone) && !told.contains("none.txt"), "{told}");
+    let out = run(
+        "import os\nos.rename('/tmp/call', '/tmp/x')\nprint('/tmp/../etc/passwd /tmp/x/input')",
+        &[],
+    );
+    assert!(!out.stderr.contains("not published"), "{out:?}");
     let ended = run("open('output/a.csv', 'w').write('a,b')", &[]);
     let line = ended.stderr.lines().find(|line| line.contains("a.csv"));
     let id = line.and_then(|line| line.split_whitespace().next_back());

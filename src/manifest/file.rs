@@ -100,6 +100,11 @@ fn manifest(reader: &mut Reader<'_>, top: &Value, bytes: &[u8]) -> Option<Manife
         handler => handler.is_none(),
     };
     execution.command_line = CommandLine::read(reader, has_line, parameters.as_ref());
+    if !has_line {
+        let message = "only a script in Python, Node.js or Bun without `entryPoint` answers by an exit \
+                       status: leave this out";
+        reader.refuse_fields(&["execution/answers"], message);
+    }
     let requires = requires(reader, top);
     let calls = calls(reader, handler.as_ref());
     let limits = limits(reader, top);
@@ -411,6 +416,7 @@ fn execution(reader: &mut Reader<'_>, top: &Value) -> Execution {
         // What prints no JSON for a terminal prints text.
         text_output: block["output"] == "text"
             || block["input"] == "argv" && block["output"] != "json",
+        answers: reader.get("/execution/answers").unwrap_or_default(),
         context: block["context"] == true,
         asynchronous: block["mode"] == "async",
         task: reader.get("/execution/task"),

@@ -24,6 +24,7 @@ impl McpServer {
             "execution/stderr",
             "execution/input",
             "execution/output",
+            "execution/answers",
             "execution/context",
             "execution/ready",
             "presentation/modelName",

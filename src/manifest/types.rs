@@ -12,7 +12,7 @@ use crate::base::problem::Problem;
 use crate::base::text;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
@@ -230,6 +230,8 @@ pub struct Execution {
     pub command_line: Option<CommandLine>,
     /// Output that is not one JSON value becomes the answer, as text.
     pub text_output: bool,
+    /// Exit statuses by which the script answers as by 0.
+    pub answers: BTreeSet<i32>,
     /// The variable `TOOL_CONTEXT` tells the script of its call.
     pub context: bool,
     /// `mode: async`: where a server keeps calls, one that does not say otherwise runs in the
@@ -515,11 +517,11 @@ impl Language {
         }
     }
 
-    /// Parses the name in a manifest or a call; `py`, `node` and `js` are accepted, too.
+    /// Parses the name in a manifest or a call; `py`, `node`, `js` and `javascript`, too.
     pub fn from_word(word: &str) -> Option<Language> {
         match word {
             "python" | "py" => Some(Language::Python),
-            "nodejs" | "node" | "js" => Some(Language::Nodejs),
+            "nodejs" | "node" | "js" | "javascript" => Some(Language::Nodejs),
             "bun" => Some(Language::Bun),
             "wasm" => Some(Language::Wasm),
             _ => None,

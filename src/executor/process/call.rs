@@ -131,7 +131,7 @@ impl Ready {
     }
 
     /// The output folder of the call.
-    fn output<'s>(&self, staged: &'s [OwnedFd]) -> Option<&'s OwnedFd> {
+    pub fn output<'s>(&self, staged: &'s [OwnedFd]) -> Option<&'s OwnedFd> {
         let has_output = self.launcher.spec.has_call_folder();
         staged.last().filter(|_| has_output)
     }

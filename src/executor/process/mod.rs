@@ -11,6 +11,7 @@ mod publish;
 pub(super) mod ready;
 pub(super) mod recorded;
 mod relay;
+mod scratch;
 mod scripts;
 mod session;
 pub(super) mod session_calls;

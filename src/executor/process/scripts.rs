@@ -4,6 +4,7 @@ use super::call::{Captured, Finished, ProgramCall, Ready};
 use super::pool::{Launchers, fault};
 use super::ready::ReadyProcesses;
 use super::recorded::{RecordedCall, outcome};
+use super::scratch;
 use super::session_calls::{CallOfSession, SessionCalls, killed_ending};
 use super::sessions::no_sessions;
 use super::spec::{RoleNeeds, source_name};
@@ -12,8 +13,8 @@ use crate::base::{lock, millis, text};
 use crate::egress::Traffic;
 use crate::executor::mcp_server::{McpCall, McpCalls};
 use crate::executor::{
-    Attempt, Call, CallDeadline, Clock, Context, Ending, Executor, Gauge, Outcome, Running,
-    Started, ToolSender, output,
+    Artifact, Attempt, Call, CallDeadline, Clock, Context, Ending, Executor, Gauge, Outcome,
+    Running, Started, ToolAnswer, ToolSender, output,
 };
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
@@ -25,6 +26,7 @@ use crate::sandbox::protocol::{Exited, Killed, Source, ToLauncher};
 use crate::sandbox::{CallInput, LauncherError, limits};
 use output::Output;
 use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -264,9 +266,10 @@ impl Scripts {
         let mut outcome = script.conclude(captured, &finished.exited, used).await?;
         outcome.layers = ready.launcher.layers.clone();
         // Only after a good answer are staged files and the launcher kept.
-        if matches!(outcome.ending, Ending::Answered(_)) {
+        if let Ending::Answered(answer) = &outcome.ending {
             let staged = &finished.staged;
-            let published = ready.publish_and_leave(staged, &shape, events).await?;
+            let mut published = ready.publish_and_leave(staged, &shape, events).await?;
+            published.extend(gone(ready.output(staged), answer, per_call, input));
             outcome.published(published, &shape.limits);
             // Published files stay published, even if the launcher is gone by now; then it is just
             // not kept.
@@ -391,6 +394,20 @@ impl Scripts {
     }
 }
 
+/// The files that a call speaks of, and that are gone with its scratch: source text has temporary files
+/// of its own.
+fn gone(
+    output: Option<&OwnedFd>,
+    answer: &ToolAnswer,
+    per_call: &PerCall,
+    input: &[u8],
+) -> Vec<Artifact> {
+    let is_source = per_call.source.is_some();
+    let arguments = String::from_utf8_lossy(if is_source { b"" } else { input });
+    let words = per_call.words.join(" ");
+    scratch::named(output, &[answer.head(usize::MAX), &arguments, &words])
+}
+
 /// What the outcome of a script's call depends on beside what it did.
 struct ScriptCall<'a> {
     shape: &'a Shape,
@@ -511,7 +528,7 @@ fn failure(
     }
     let signal = exited.status & 0x7f;
     let code = (exited.status >> 8) & 0xff;
-    if signal != 0 || code != 0 {
+    if signal != 0 || code != 0 && !shape.answers.contains(&code) {
         // The tool failed after a limit had refused it something: the limit is reported.
         if exited.scratch_full {
             return over(Limit::ScratchBytes);

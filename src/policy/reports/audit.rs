@@ -189,6 +189,7 @@ pub fn json(decision: &Decision, manifest: &Manifest) -> Value {
         "mcp": decision.conditions.mcp,
         "stderrIsError": decision.conditions.stderr_is_error,
         "textOutput": decision.conditions.text_output,
+        "answers": decision.conditions.answers,
         "context": decision.conditions.context,
         "labels": { "permissions": decision.identity.labels, "enforced": false },
         "notes": decision.notes.all,

@@ -531,6 +531,13 @@ impl Case<'_> {
                 || stderr.any(|rule| rule == StderrRule::Error),
             text_output: manifest.execution.text_output
                 || self.owners.iter().any(|owner| owner.conditions.text_output),
+            answers: self
+                .owners
+                .iter()
+                .flat_map(|owner| &owner.conditions.answers)
+                .chain(&manifest.execution.answers)
+                .copied()
+                .collect(),
             command_line: manifest.execution.command_line.clone().or_else(|| {
                 let mut owners = self.owners.iter();
                 owners.find_map(|owner| owner.conditions.command_line.clone())
@@ -661,6 +668,7 @@ impl Case<'_> {
             observe: conditions.observe,
             stderr_is_error: conditions.stderr_is_error,
             text_output: conditions.text_output,
+            answers: conditions.answers.clone(),
             command_line: conditions.command_line.clone(),
             // Of source text only Python's has a shim in which it waits.
             ready: decision

@@ -17,7 +17,7 @@ use crate::policy::grammar::{
     ServiceGrant, SessionGrant,
 };
 use crate::quantity::Limit;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -115,6 +115,7 @@ pub struct Conditions {
     pub observe: bool,
     pub stderr_is_error: bool,
     pub text_output: bool,
+    pub answers: BTreeSet<i32>,
     /// How its script gets its arguments, if not as JSON.
     pub command_line: Option<CommandLine>,
     /// A variable tells the script of its call.

@@ -7,7 +7,7 @@ use crate::policy::grammar::{
 };
 pub use crate::quantity::Limits;
 use serde::{Deserialize, Serialize, Serializer};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -157,6 +157,9 @@ pub struct Shape {
     /// Output that is not one JSON value becomes the answer, as text.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub text_output: bool,
+    /// Exit statuses by which the script answers as by 0.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub answers: BTreeSet<i32>,
     /// The arguments of a call come as words after the script.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub command_line: Option<CommandLine>,
@@ -204,6 +207,7 @@ impl Shape {
             observe: false,
             stderr_is_error: false,
             text_output: false,
+            answers: BTreeSet::new(),
             command_line: None,
             ready: None,
             sessions: None,

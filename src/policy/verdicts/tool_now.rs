@@ -237,7 +237,8 @@ fn conditions(all: &Conditions) -> Value {
         observe,
         stderr_is_error,
         text_output,
-        // The definition says it, which an approval covers.
+        // The definition says these, which an approval covers.
+        answers: _,
         command_line: _,
         context,
         ready,

@@ -281,3 +281,80 @@ fn a_policy_is_suggested_for_where_policies_are_read() {
     assert_eq!(allowed.code, Some(0), "{printed}: {}", allowed.stderr);
     playground.expect("esc:asks", "{}", "ok");
 }
+
+/// The grant that helps is that of what a temporary file lies beside: its name is another each time.
+#[test]
+fn a_temporary_file_is_granted_by_what_it_lies_beside() {
+    let makes = "import json, os, sys, tempfile\nwhere = json.load(sys.stdin).get('where')\n\
+        folder = os.path.dirname(where) if where else '.'\nfd, t = tempfile.mkstemp(dir=folder, suffix='.tmp')\n\
+        os.write(fd, b'1')\nos.close(fd)\nos.replace(t, where or 'state.json')\nprint(1)\n";
+    let playground = Playground::with(Who::ours(), &[("atom", "python", makes, json!({}))]);
+    let beside = playground.path("beside");
+    fs::create_dir(&beside).unwrap();
+    playground.settle();
+    let elsewhere = json!({"where": beside.join("out.json")}).to_string();
+    let mut reads = playground.host();
+    reads.args([
+        "allow",
+        "esc:atom",
+        "--read",
+        &format!("{}/", beside.display()),
+    ]);
+    assert_eq!(finish(reads, b"y\n").code, Some(0));
+    for (input, grant) in [("{}", "state.json"), (&elsewhere, "beside/")] {
+        for more in [&[][..], &["--explain"]] {
+            let words = [&["call", "esc:atom", "--input", input][..], more].concat();
+            let told = playground.cli(&words).stderr;
+            let printed = command(&told, "allow esc:atom --write");
+            assert!(
+                printed.contains(grant) && !printed.contains(".tmp"),
+                "{printed}: {told}"
+            );
+        }
+        let told = playground
+            .cli(&["call", "esc:atom", "--input", input])
+            .stderr;
+        let printed = command(&told, "allow esc:atom --write");
+        let allowed = run(&playground, &printed, "y\n");
+        assert_eq!(allowed.code, Some(0), "{printed}: {}", allowed.stderr);
+        playground.expect("esc:atom", input, "ok 1");
+    }
+    // The control: a file that the arguments name is granted alone.
+    let writes = "import json, sys\nopen(json.load(sys.stdin)['where'], 'w')\n";
+    playground.tool("plain", "python", writes, json!({}));
+    playground.settle();
+    let told = playground.cli(&["call", "esc:plain", "--input", &elsewhere, "--explain"]);
+    let printed = command(&told.stderr, "allow esc:plain --write");
+    assert!(printed.contains("beside/out.json"), "{printed}");
+}
+
+#[test]
+fn the_commonest_first_mistakes_are_told_their_fix() {
+    let python = |name: &str, text: &str| (name.to_owned(), text.to_owned());
+    let tools = [
+        python("key", "import os\nos.environ['API_KEY']\n"),
+        python("text", "print('hello you')\n"),
+        python("syntax", "def (:\n"),
+        python("nan", "print('{\"a\": NaN}')\n"),
+        python("files", "all = [open('/dev/null') for n in range(99999)]\n"),
+    ];
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    for (name, text) in &tools {
+        playground.tool(name, "python", text, json!({}));
+    }
+    playground.settle();
+    for (name, wanted) in [
+        ("key", "\"secret:API_KEY\""),
+        ("text", "\"execution\": {\"output\": \"text\"}"),
+        ("syntax", "SyntaxError"),
+        ("nan", "NaN and Infinity are none: write null"),
+        ("files", "openFiles: "),
+    ] {
+        let told = playground.cli(&["call", &format!("esc:{name}")]).stderr;
+        assert!(told.contains(wanted), "{name}: {told}");
+        assert!(
+            name != "syntax" || !told.contains("--explain"),
+            "no refusal is its cause: {told}"
+        );
+    }
+}

@@ -370,6 +370,13 @@ fn nothing_says_whether_a_file_that_was_not_granted_exists() {
             .replace(name, "NAME")
     });
     assert_eq!(heard[0], heard[1], "no hint whether the file exists");
+    // What is true of every tool is said, and to a person what would grant the file, if it is one.
+    let own = "A tool has a /tmp of its own";
+    assert!(heard[0].contains(own), "{heard:?}");
+    let input = json!({"path": playground.path("home/real.txt")}).to_string();
+    let told = playground.cli(&["call", "esc:opens", "--input", &input, "--explain"]);
+    let granted = "allow esc:opens --read '";
+    assert!(told.stderr.contains(granted), "{told:?}");
 }
 
 #[test]

@@ -191,3 +191,35 @@ fn what_no_command_line_can_carry_is_refused_at_load() {
         assert!(said.contains(why), "{why}: {said}");
     }
 }
+
+/// A linter ends with 1 where it found something: its manifest says that this is an answer.
+#[test]
+fn an_exit_status_is_an_answer_where_the_manifest_says_so() {
+    let finds = "import sys\nprint('line 3: too long')\nsys.exit(int(sys.argv[1]))\n";
+    let parameters = json!({"type": "object", "properties": {"status": {"type": "integer"}}});
+    let with = |execution: Value| {
+        let mut all = json!({"input": "argv", "positional": ["status"]});
+        all.as_object_mut()
+            .unwrap()
+            .extend(execution.as_object().unwrap().clone());
+        json!({"parameters": parameters, "execution": all})
+    };
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    playground.tool("plain", "python", finds, with(json!({})));
+    playground.tool("lint", "python", finds, with(json!({"answers": [0, 1]})));
+    playground.settle();
+    let call = |tool: &str, status: u8| playground.call(tool, &format!("{{\"status\": {status}}}"));
+    for status in [0, 1] {
+        let ended = call("esc:lint", status);
+        assert_eq!(
+            ended.out["outputData"], "line 3: too long",
+            "{status}: {ended:?}"
+        );
+    }
+    fits("ScriptError: exited with code 2", &call("esc:lint", 2)).unwrap();
+    fits("ScriptError: exited with code 1", &call("esc:plain", 1)).unwrap();
+    let told = playground.cli(&["call", "esc:plain", "status=1"]).stderr;
+    assert!(told.contains("`\"answers\": [0, 1]`"), "{told}");
+    let audit = playground.cli(&["audit", "esc:lint", "--json"]).out;
+    assert_eq!(audit["answers"], json!([0, 1]), "{audit}");
+}

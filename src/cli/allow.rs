@@ -442,6 +442,13 @@ impl Requests {
                  {word}` grants it",
                 printable(target)
             ));
+        } else if option == "--write" {
+            self.left.push(format!(
+                "write {}: nothing names it, so it may be temporary: grant the result beside it, or its \
+                 folder: `toolhost allow {} --write PATH`",
+                printable(target),
+                tool.manifest.id
+            ));
         }
     }
 
@@ -653,21 +660,9 @@ impl Change {
 
     /// Prints the lines that differ, with a few that tell where.
     fn show(&self) {
-        let before = self.before.as_deref().unwrap_or_default();
-        let (old, new): (Vec<_>, Vec<_>) = (before.lines().collect(), self.after.lines().collect());
-        let alike = old
-            .iter()
-            .zip(&new)
-            .take_while(|(old, new)| old == new)
-            .count();
-        let rest = old.iter().rev().zip(new.iter().rev());
-        let least = old.len().min(new.len()) - alike;
-        let below = rest.take(least).take_while(|(old, new)| old == new).count();
-        let mut lines = vec![format!("{}:{}", text::path(&self.path), alike + 1)];
-        let removed = old[alike..old.len() - below].iter();
-        lines.extend(removed.map(|line| format!("- {}", printable(line))));
-        let added = new[alike..new.len() - below].iter();
-        lines.extend(added.map(|line| format!("+ {}", printable(line))));
+        let changed = words::changed_lines(self.before.as_deref().unwrap_or_default(), &self.after);
+        let mut lines = vec![format!("{}:{}", text::path(&self.path), changed.first)];
+        lines.extend(changed.lines);
         words::note(&lines.join("\n"));
     }
 

@@ -90,6 +90,31 @@ pub fn note(lines: &str) {
     tell("INFO", lines);
 }
 
+/// The lines of two texts between those with which both begin and end.
+pub struct ChangedLines {
+    /// The number of the first.
+    pub first: usize,
+    /// Those that are gone, each with `-` before it, and those that are new, with `+`.
+    pub lines: Vec<String>,
+}
+
+pub fn changed_lines(before: &str, after: &str) -> ChangedLines {
+    let (old, new): (Vec<_>, Vec<_>) = (before.lines().collect(), after.lines().collect());
+    let alike = old.iter().zip(&new);
+    let alike = alike.take_while(|(old, new)| old == new).count();
+    let rest = old.iter().rev().zip(new.iter().rev());
+    let least = old.len().min(new.len()) - alike;
+    let below = rest.take(least).take_while(|(old, new)| old == new).count();
+    let removed = old[alike..old.len() - below].iter();
+    let added = new[alike..new.len() - below].iter();
+    let removed = removed.map(|line| format!("- {}", text::printable(line)));
+    let added = added.map(|line| format!("+ {}", text::printable(line)));
+    ChangedLines {
+        first: alike + 1,
+        lines: removed.chain(added).collect(),
+    }
+}
+
 /// Says which step of some begins that may take long: on a terminal in one line, which the next replaces.
 pub fn step(line: &str) {
     if !terminal::progress(line) {

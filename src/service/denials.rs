@@ -4,13 +4,13 @@
 //! machine is looked up only for the person who asks for an explanation.
 
 use super::grant_advice::{DenialContext, suggest_file_grant, suggest_host_grant, verdict_on};
-use crate::base::text::{names, path, printable};
+use crate::base::text::{is_in_string, names, path, printable};
 use crate::egress::Traffic;
 use crate::egress::protocol::{RefusalReason, TrafficEvent, TrafficKind};
 use crate::executor::{Attempt, Denial, Ending, NEVER, Operation};
 use crate::fault::{Fault, Kind};
 use crate::manifest::Language;
-use crate::policy::base_view::{CALL_INPUT, CALL_OUTPUT, SCRATCH};
+use crate::policy::base_view::{CALL_FOLDER, CALL_INPUT, CALL_OUTPUT, SCRATCH};
 use crate::policy::{self, Narrower};
 use crate::quantity::Limit;
 use std::collections::BTreeSet;
@@ -413,20 +413,67 @@ pub(super) fn hints(
         &spoken_of
     }));
     lines.extend(unrecorded.1);
+    let limits = OF_LIMITS.iter().filter(|(said, _)| words.contains(said));
+    lines.extend(
+        limits.filter_map(|(_, limit)| set_by(*limit, about.decision, None, about.has_manifest())),
+    );
     let mut known = BTreeSet::new();
     lines.retain(|line| known.insert(line.clone()));
     let person = joined(lines);
     let unexplained = fault.kind == Kind::ScriptError && anyone.is_none() && person.is_none();
-    let person = person.or_else(|| unexplained.then(|| first_steps(about)).flatten());
-    (anyone, person)
+    let lost = scratch_path(&words, about).filter(|_| anyone.is_none());
+    let answers = about.suggest_answers(printed).filter(|_| unexplained);
+    let first = unexplained.then(|| first_steps(lost, &words, about));
+    let first = first.flatten();
+    let person = person.or(joined(answers.into_iter().chain(first).collect()));
+    (anyone.or(lost.map(|_| OWN_SCRATCH.to_owned())), person)
 }
 
 pub(super) fn joined(lines: Vec<String>) -> Option<String> {
     (!lines.is_empty()).then(|| lines.join("\n"))
 }
 
-/// What a person may look at where nothing that is known explains the failure.
-fn first_steps(about: &DenialContext) -> Option<String> {
+/// What is true of every tool, whether or not this machine has the file that it does not find.
+const OWN_SCRATCH: &str =
+    "A tool has a /tmp of its own: what this machine has below /tmp is not there.";
+
+/// The path below /tmp that the arguments name and that the failure says is missing.
+fn scratch_path<'w>(words: &'w str, about: &DenialContext) -> Option<&'w str> {
+    let lines = words.lines().filter(|line| line.contains(MISSING));
+    lines.flat_map(quoted).find(|name| {
+        let path = Path::new(name);
+        let is_scratch = SCRATCH.iter().any(|tree| path.starts_with(tree));
+        is_scratch && !path.starts_with(CALL_FOLDER) && names(&about.arguments, name)
+    })
+}
+
+/// What gives the tool a variable that its script reads from its environment.
+fn missing_variable(words: &str, about: &DenialContext) -> Option<String> {
+    let name = words.rsplit_once("KeyError: '")?.1.split('\'').next()?;
+    let is_variable = about.script.contains("environ") && is_in_string(&about.script, name);
+    is_variable.then(|| {
+        format!(
+            "the tool has no variable {name}: a plain value stands in `env` of `execution` in its \
+             manifest; for a key the manifest requests \"secret:{name}\", and [secrets] of the policy \
+             says where it lies (docs/RECIPES.md)"
+        )
+    })
+}
+
+/// What strerror(3) says of a limit that no ending names, since the tool goes on.
+const OF_LIMITS: [(&str, Limit); 2] = [
+    ("oo many open files", Limit::OpenFiles),
+    ("esource temporarily unavailable", Limit::Processes),
+];
+
+/// What a person may look at where nothing that is known explains the failure. `lost`: a path in the
+/// tool's own scratch.
+fn first_steps(lost: Option<&str>, words: &str, about: &DenialContext) -> Option<String> {
+    let lost = lost.map(Path::new).and_then(|path| {
+        let requested = about.requested(Operation::Read, path);
+        let requested = requested.filter(|verdict| !verdict.allowed);
+        suggest_file_grant(path, Operation::Read, requested, about)
+    });
     let tool = &about.tool.manifest.id;
     let arguments = about.ignores_arguments().then(|| {
         "A script gets its arguments as JSON on standard input. With `\"entryPoint\": \"NAME\"` in \
@@ -434,14 +481,16 @@ fn first_steps(about: &DenialContext) -> Option<String> {
          `\"execution\": {\"input\": \"argv\"}` they are the words of its command line."
             .to_owned()
     });
-    let recorded = (!about.recorded).then(|| {
+    // No refusal makes a script that cannot be parsed.
+    let recorded = (!about.recorded && !words.contains("SyntaxError")).then(|| {
         format!(
             "`toolhost audit {tool}` shows its grants; the same call with --explain shows what it is \
              refused"
         )
     });
-    arguments
-        .into_iter()
+    lost.into_iter()
+        .chain(missing_variable(words, about))
+        .chain(arguments)
         .chain(recorded)
         .reduce(|all, more| all + "\n" + &more)
 }
@@ -477,8 +526,9 @@ fn missing_package(words: &str, about: &DenialContext) -> Option<String> {
     let runs_python = runtime.is_some_and(|it| it.language == Language::Python);
     let how = match &about.decision.packages.required {
         _ if about.tool.manifest.id != policy::RUN_CODE => {
-            "this host installs what a file beside the script asks for, where the policy allows \
-                it (docs/reference/PACKAGES.md)"
+            "this host installs what a file beside the script asks for (requirements.txt, \
+             package.json), where the policy allows it: docs/reference/PACKAGES.md begins with the \
+             commands"
                 .to_owned()
         }
         Some(required) => {

@@ -34,6 +34,8 @@ pub(super) struct DenialContext<'a> {
     /// For a person at this machine: the files and folders of this host, for which no grant is
     /// proposed.
     pub own: Option<Vec<PathBuf>>,
+    /// The status by which the script ended itself.
+    pub exit_status: Option<i32>,
     /// Refusals of files and system calls are recorded.
     pub recorded: bool,
 }
@@ -120,6 +122,23 @@ impl DenialContext<'_> {
         !self.site.manifest.as_os_str().is_empty()
     }
 
+    /// Whether the script or the arguments name this.
+    fn says(&self, name: &str) -> bool {
+        names(&self.script, name) || names(&self.arguments, name)
+    }
+
+    /// The one other file of the tool's own folder that strings of the script name.
+    fn result(&self) -> Option<&str> {
+        let strings = self.script.split(['"', '\'']).skip(1).step_by(2);
+        let mut results = strings.filter(|word| {
+            let own = self.site.folder.join(word);
+            let is_code = self.site.script.as_ref() == Some(&own);
+            is_plain(word) && !word.contains(['/', ' ']) && own.extension().is_some() && !is_code
+        });
+        let first = results.next()?;
+        results.all(|other| other == first).then_some(first)
+    }
+
     /// Whether only the caller names this.
     fn only_caller_names(&self, name: &str) -> bool {
         let name = name.to_lowercase();
@@ -152,6 +171,19 @@ impl DenialContext<'_> {
         let command = format!("`toolhost allow {} --host HOST`", self.tool.manifest.id);
         self.has_manifest()
             .then(|| format!("to let the tool reach a host: {command} grants it"))
+    }
+
+    /// How a command line whose exit status is an answer, as that of a linter, is made to succeed.
+    pub fn suggest_answers(&self, printed: u64) -> Option<String> {
+        let status = self.exit_status?;
+        let is_line = self.decision.conditions.command_line.is_some() && printed > 0;
+        is_line.then(|| {
+            format!(
+                "if status {status} with what it printed is an answer, and no failure: \
+                 `\"answers\": [0, {status}]` below `\"execution\"` ({}) says so",
+                self.place("/execution")
+            )
+        })
     }
 
     /// Whether the policy that decided has no list of what is read.
@@ -325,7 +357,12 @@ pub fn suggest_file_grant(
     if !is_proposable(file, own.is_some(), about) {
         return None;
     }
-    let request = FileRequest::new(file, own, operation);
+    let temporary = around_temporary(file, operation, about).filter(|_| decided.is_none());
+    let said = temporary.as_ref().map_or_else(String::new, |_| {
+        let name = path(Path::new(file.file_name().unwrap_or_default()));
+        format!("nothing names {name}, which may be temporary and another each time; ")
+    });
+    let request = temporary.unwrap_or_else(|| FileRequest::new(file, own, operation));
     let manifest = &request.pattern;
     if let Some(verdict) = decided.filter(|verdict| verdict.narrower != Some(Narrower::Policy)) {
         return Some(format!(
@@ -353,7 +390,8 @@ pub fn suggest_file_grant(
         .into_iter()
         .chain(folder);
     if parts.any(|name| about.only_caller_names(name) && !about.script.contains(text)) {
-        return about.named_by_caller(&format!("--{key}"), manifest);
+        let words = about.named_by_caller(&format!("--{key}"), manifest)?;
+        return Some(said + &words);
     }
     let field = request.field();
     let place = about.place(&format!("/securityContext/fileAccess/{field}"));
@@ -366,7 +404,33 @@ pub fn suggest_file_grant(
     let entries =
         format!("{own_pattern}\"{manifest}\" in securityContext.fileAccess.{field} ({place})");
     let ways = about.ways(&command, Some(entries), policy);
-    Some(format!("to let the tool {key} {manifest}: {ways}"))
+    Some(format!("{said}to let the tool {key} {manifest}: {ways}"))
+}
+
+/// What holds a new file that neither the script nor the arguments name, as the temporary file beside a
+/// result: the result, in the tool's own folder, else the folder that they name.
+fn around_temporary(
+    file: &Path,
+    operation: Operation,
+    about: &DenialContext,
+) -> Option<FileRequest> {
+    let is_new = about.own.is_some() && file.symlink_metadata().is_err();
+    let is_named = about.says(file.file_name()?.to_str()?);
+    let own = &about.site.folder;
+    let folder = file.parent()?;
+    let at = if folder == own {
+        folder.join(about.result()?)
+    } else {
+        folder.to_owned()
+    };
+    let below = at.strip_prefix(own).ok();
+    let request = FileRequest::new(&at, below, operation);
+    let is_proposed = operation == Operation::Write
+        && is_new
+        && !is_named
+        && about.says(below.unwrap_or(&at).to_str()?)
+        && !about.decisions.never_grants(about.tool, request.access()?);
+    is_proposed.then_some(request)
 }
 
 /// What a policy lacks: the table, and the line in it.

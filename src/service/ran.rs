@@ -145,6 +145,10 @@ impl<'r> Help<'r> {
             },
             log: outcome.logs.join("\n"),
             own,
+            exit_status: match outcome.ending {
+                Ending::Exited { code } => Some(code),
+                _ => None,
+            },
             recorded: target.found.explain
                 || (decision.shape.as_ref()).is_ok_and(|shape| shape.observe),
         };

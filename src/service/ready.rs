@@ -375,6 +375,7 @@ impl ReadyKeeper {
             arguments: String::new(),
             log: outcome.logs.join("\n"),
             own: Some(self.catalog.own_files(&decision)),
+            exit_status: None,
             recorded: true,
         };
         let listed = answer_of(outcome.ending, &outcome.logs, &[]);

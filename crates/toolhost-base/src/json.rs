@@ -208,6 +208,9 @@ impl<'t> Parser<'t> {
             "[" => self.container("]"),
             "true" | "false" | "null" => self.copy(),
             part if part.starts_with('"') => self.string().map(drop),
+            "NaN" | "Infinity" | "-Infinity" => {
+                self.fault("a JSON value is needed here, and NaN and Infinity are none: write null")
+            }
             part if serde_json::from_str::<IgnoredAny>(part).is_err() => {
                 self.fault("a JSON value is needed here")
             }

@@ -6,6 +6,7 @@ use super::parts::{self, Files};
 use super::refusal::{Exit, Refusal};
 use super::settings::Settings;
 use super::{files, host, process, terminal, words};
+use crate::base::files as open_files;
 use crate::base::text::{self, printable};
 use crate::executor::{Denial, ToolAnswer};
 use crate::fault::{Fault, Kind};
@@ -18,6 +19,7 @@ use anyhow::Context;
 use futures_util::future::BoxFuture;
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::stat::{SFlag, fstat};
 use nix::sys::termios::{FlushArg, tcflush};
 use serde_json::json;
 use serde_json::value::RawValue;
@@ -440,6 +442,12 @@ fn show(args: &Args, report: &Report, live: &[String]) -> anyhow::Result<ExitCod
     if args.output_dir.is_none() && !args.json {
         files::list(report);
     }
+    if !args.json && leaves_input(report) {
+        words::note(
+            "toolhost: standard input has text that nobody read: give it as the parameter that \
+             `execution.stdin` names (--input - reads all arguments from it, as JSON)",
+        );
+    }
     // There is nothing to explain about a call that was refused before it ran.
     if args.explain && !args.json && report.digests.confinement.is_some() {
         let said = report
@@ -450,6 +458,20 @@ fn show(args: &Args, report: &Report, live: &[String]) -> anyhow::Result<ExitCod
         words::note(&explain(report, said));
     }
     Ok(ended(report, args.explain))
+}
+
+/// Whether a pipe still has text that a command line outside of this host would read.
+fn leaves_input(report: &Report) -> bool {
+    let manifest = report.delivery.manifest.as_ref();
+    let is_line = manifest.is_some_and(|it| it.execution.command_line.is_some());
+    let stdin = io::stdin();
+    let facts = fstat(stdin.as_fd());
+    let is_pipe = facts.is_ok_and(|it| open_files::is(it.st_mode, SFlag::S_IFIFO));
+    let mut watched = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
+    is_line
+        && is_pipe
+        && poll(&mut watched, PollTimeout::ZERO).is_ok()
+        && (watched[0].revents()).is_some_and(|events| events.contains(PollFlags::POLLIN))
 }
 
 /// The answer as text. With `--json` it is printed already, and its parts are only saved.

@@ -256,6 +256,20 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     .into())
 }
 
+/// What a tool that no host is granted reaches the network by.
+pub fn network_hint(known: &host::Tools, id: &str) -> Option<String> {
+    let tool = known.snapshot.find(id).ok()?;
+    let script = python::Script::new(&tool, &known.decide(&tool))?;
+    let mut files = [File::loaded(tool.site.manifest.clone(), None, Vec::new())];
+    python::check(&known.launchers, vec![script], true, &mut files).ok()?;
+    let mut hints = files[0].problems.iter().map(|found| &found.message);
+    let hint = hints.find(|hint| hint.ends_with(python::REACHES))?;
+    let is_lacking = tool.manifest.requested.hosts.is_empty();
+    is_lacking.then(|| {
+        format!("{hint}, and no host is granted: `toolhost allow {id} --host HOST` grants one")
+    })
+}
+
 fn advise(
     settings: &Settings,
     args: &Args,

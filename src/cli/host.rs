@@ -604,6 +604,8 @@ pub fn with_service<T>(
         let service = service_of_one_call(settings, launchers(settings)?, waits)?;
         let done = process::unless_stopped(work(&service)).await;
         service.close().await;
+        // This process goes on with other servers.
+        service.sessions.end_launchers();
         anyhow::Ok(done)
     });
     runtime.shutdown_timeout(process::SHUTDOWN_TIMEOUT);

@@ -92,10 +92,12 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     make(settings, &folder, &args, &mut out).map_err(refuse)?;
     words::show(&out);
     // The tool is made: policies that do not load are reported by its first call.
-    if let Ok(now) = host::Tools::load(settings)
-        && let Some(why) = super::list::withheld(&now.policies, &now.snapshot, &host::login())
-    {
-        words::note(&why);
+    if let Ok(now) = host::Tools::load(settings) {
+        let withheld = super::list::withheld(&now.policies, &now.snapshot, &host::login());
+        let has_script = args.script.is_some() || args.from.is_some();
+        let hint = has_script.then(|| super::check::network_hint(&now, &id));
+        let lines = withheld.into_iter().chain(hint.flatten());
+        lines.for_each(|line| words::note(&line));
     }
     Ok(Exit::Ok.into())
 }

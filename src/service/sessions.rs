@@ -87,6 +87,13 @@ impl Sessions {
         }
     }
 
+    /// Ends the launchers and relays that wait for a next call.
+    pub fn end_launchers(&self) {
+        if let Some(ready) = self.catalog.ready_processes() {
+            ready.launchers().close();
+        }
+    }
+
     /// Records what MCP servers that have ended did with their network outside of calls.
     fn record_traffic(&self) {
         let Some(servers) = self.servers() else {

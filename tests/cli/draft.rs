@@ -31,6 +31,7 @@ parser.add_argument("text", help="The text.")
 parser.add_argument("more", nargs="*")
 parser.add_argument("-n", "--least", type=int, default=1, help="At least so long (%(default)s).")
 parser.add_argument("-v", action="store_true")
+parser.add_argument("--loud", action="count", default=0)
 parser.add_argument("--kind", choices=KINDS, default="words")
 parser.add_argument("--no-color", dest="color", action="store_false")
 parser.add_argument("--tag", action="append")
@@ -113,7 +114,7 @@ fn a_python_function_and_the_options_of_a_command_become_tools_that_work() {
         count["said"]
             .as_str()
             .unwrap()
-            .contains("Not taken over: --many"),
+            .contains("Not taken over: --loud more than once; --many"),
         "{count}"
     );
     let properties = &count["parameters"]["properties"];
@@ -129,7 +130,7 @@ fn a_python_function_and_the_options_of_a_command_become_tools_that_work() {
     let answer = playground.call("custom:count", &input.to_string());
     assert_eq!(
         answer.out["outputData"],
-        json!({"text": "-v", "more": ["b"], "least": 2, "v": true, "kind": "words", "color": false, "tag": ["t", "-u"], "many": null}),
+        json!({"text": "-v", "more": ["b"], "least": 2, "v": true, "kind": "words", "loud": 0, "color": false, "tag": ["t", "-u"], "many": null}),
         "{answer:?}"
     );
     // The command that is printed next works, too.
@@ -446,4 +447,47 @@ fn what_cannot_be_read_is_refused_and_nothing_is_made() {
     let file = host.put("several.py", "def f(a): pass\ndef g(b): pass\n");
     let (code, _, err) = host.run(&["new", "x", "--from", &file, "--entry", "g"]);
     assert_eq!(code, 0, "{err}");
+}
+
+/// A filter gets its text by a parameter, and a pipe that nobody reads is told.
+#[test]
+fn what_a_script_reads_from_its_standard_input_is_a_parameter() {
+    const FILTER: &str = "import argparse, sys\np = argparse.ArgumentParser()\n\
+        p.add_argument('--least', type=int, default=0)\np.add_argument('more', nargs=argparse.REMAINDER)\n\
+        a = p.parse_args()\nprint(len([w for w in sys.stdin.read().split() if len(w) >= a.least]), a.more)\n";
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let filter = drafted(&playground, "filter", "filter.py", FILTER);
+    assert_eq!(filter["execution"]["stdin"], "text", "{filter}");
+    assert_eq!(filter["parameters"]["properties"]["more"]["type"], "array");
+    let call = |words: &[&str], input: &[u8]| {
+        let mut host = playground.host();
+        host.args([&["call", "custom:filter"][..], words].concat());
+        finish(host, input)
+    };
+    let given = call(&["text=a bb ccc", "least=2"], b"");
+    assert_eq!(given.out, "2 []", "{given:?}");
+    assert!(!given.stderr.contains("nobody read"), "{given:?}");
+    let dropped = call(&["least=2"], b"a bb ccc");
+    assert!(
+        dropped.stderr.contains("has text that nobody read"),
+        "{dropped:?}"
+    );
+}
+
+#[test]
+fn a_script_that_reaches_the_network_is_told_at_once_what_it_lacks() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    fs::write(
+        playground.path("get.py"),
+        "def get(u):\n    import urllib.request\n",
+    )
+    .unwrap();
+    fs::write(playground.path("add.py"), "def add(a):\n    return a\n").unwrap();
+    playground.settle();
+    for (name, is_told) in [("get", true), ("add", false)] {
+        let file = playground.path(&format!("{name}.py")).display().to_string();
+        let made = playground.cli(&["new", name, "--from", &file]);
+        let told = format!("allow custom:{name} --host HOST");
+        assert_eq!(made.stderr.contains(&told), is_told, "{made:?}");
+    }
 }

@@ -20,6 +20,9 @@ pub const MAX_SCRIPT_BYTES: u64 = 4 << 20;
 /// The parser of all scripts of one interpreter.
 const PARSER: &str = include_str!("parse.py");
 
+/// The end of a hint of the parser.
+pub const REACHES: &str = "reaches the network";
+
 /// Most entries of a folder `src` that are looked at.
 const MAX_MODULES: usize = 200;
 

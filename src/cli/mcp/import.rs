@@ -107,13 +107,17 @@ pub fn run(settings: &Settings, args: &Args) -> anyhow::Result<ExitCode> {
         if !why.is_empty() {
             exit = Exit::Tool;
         }
-        let lines = [vec![format!("{}: {}", row.entry.name, row.status)], why].concat();
+        let own = format!("{}: {}", row.entry.name, row.status);
+        let lines = [vec![own], why, row.lacks.clone()].concat();
         let lines: Vec<String> = lines.iter().map(|line| text::printable(line)).collect();
         words::note(&lines.join("\n  "));
     }
     let shown: Vec<Value> = rows.iter().map(|row| row.json(&target)).collect();
     let report = json!({ "servers": shown });
     words::answer(&report, args.json, || words::render(&report, &[TABLE]));
+    if args.yes && !args.only.is_empty() && rows.iter().any(|row| row.plan.is_err()) {
+        exit = Exit::Tool;
+    }
     if !args.yes {
         words::note("Nothing was written: the same with --yes writes what is shown.");
     }
@@ -199,7 +203,9 @@ fn planned(
     target.check(name)?;
     if !target.files(name).is_empty() && !target.is_unfinished(name) {
         return Err(format!(
-            "there is a server `{name}` already: `toolhost mcp remove {name} --yes` removes it, and not its data"
+            "there is a server `{name}` already: `toolhost mcp refresh {name}:server --yes` starts it, lists \
+             its tools and approves them, where an import was ended before that; `toolhost mcp remove {name} \
+             --yes` removes it, and not its data"
         ));
     }
     let mut tools = known.tools().into_iter();
@@ -277,9 +283,22 @@ impl Row {
                 let why = format!("imported from {}", text::path(&self.entry.file));
                 approve::record(settings, id, &why)?;
                 self.status = "imported and approved".to_owned();
+                self.lacks.extend(self.unreachable(id));
             }
         }
         Ok(Ok(()))
+    }
+
+    /// That it reaches no host: a server that is refused one may answer what looks right.
+    fn unreachable(&self, id: &str) -> Option<String> {
+        let plan = self.plan.as_ref().ok()?;
+        let hosts = &plan.policy["network"]["hosts"];
+        hosts.is_null().then(|| {
+            format!(
+                "it reaches no host: if a tool of it needs one, its call with --explain names it, and \
+                 `toolhost allow {id} --host HOST` grants it"
+            )
+        })
     }
 
     /// Why it was not taken, or is not approved.

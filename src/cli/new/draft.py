@@ -96,6 +96,7 @@ def option(call, names, execution, parameters):
         return notes.append(f"the option of line {call.lineno}, whose name or type is not a plain one")
     flag, _, other = next((word for word in words if word.startswith("--")), words[0]).partition("/")
     name, nargs, kind, value = flag.lstrip("-"), said.get("nargs"), told.get("type"), said.get("default")
+    nargs = "*" if last(told.get("nargs")) == "REMAINDER" else nargs
     is_flag, several = name != flag, nargs not in (None, "?", 1)
     if is_flag and several and (action != "extend" or isinstance(nargs, int)):
         if said.get("required"):
@@ -106,6 +107,8 @@ def option(call, names, execution, parameters):
         picked = literal(kind.args[0], names)
     is_switch = other or said.get("is_flag") or said.get("count") or "flag_value" in told
     if is_switch or action[:6] in ("store_", "count", "Boolea"):
+        if action == "count" or said.get("count"):
+            notes.append(f"{flag} more than once")
         if value is True and (other or action[:6] == "Boolea"):
             name = "no-" + name
             flag = other or "--" + name
@@ -153,6 +156,9 @@ def of_commands(tree, names):
         said = {each.arg: each.value for each in call.keywords}
         if last(call.func) == "ArgumentParser" and "description" in said:
             about = literal(said["description"], names)
+    if kinds and used & {"stdin", "fileinput", "FileType"}:
+        execution["stdin"] = name = "stdin" if "text" in parameters["properties"] else "text"
+        parameters["properties"][name] = {"type": "string", "description": "What it reads from its standard input."}
     return {"description": plain(about), "execution": execution, "parameters": parameters}
 
 

@@ -32,6 +32,9 @@ use tokio::time::timeout;
 
 /// The message for a caller whose server is not ready in time.
 const STARTING: &str = "the MCP server of this tool is still being started";
+/// The same for the person.
+const SLOW_START: &str = "its start counts in the time of a call: raise timeout_ms below [limits] of \
+    its policy, or call it at a server (`serve`), which goes on starting it";
 /// The revisions that are spoken: without a handshake, and with one.
 const MODERN: &str = "2026-07-28";
 const LEGACY: &str = "2025-11-25";
@@ -77,7 +80,11 @@ impl McpCalls {
         let client = call.input.as_object_mut().and_then(|it| it.remove(CLIENT));
         let clock = Clock::new(call.context.deadline.began, per_call.timeout_ms);
         let starting = self.server(&call, client.is_some());
-        let running = clock.prepare(STARTING, starting).await?;
+        let running = clock.prepare(STARTING, starting).await;
+        let running = running.map_err(|fault| match fault.kind {
+            Kind::TimeoutError => fault.person(SLOW_START),
+            _ => fault,
+        })?;
         // Decided again, now that nothing more is waited for.
         call.events.opened(shape).await?;
         running.check(call.tool)?;

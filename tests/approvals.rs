@@ -161,6 +161,10 @@ fn only_what_was_approved_runs_and_one_byte_is_a_change() {
             let (code, state, changed) = verified(&playground, "esc:one@1.0.0");
             assert_eq!((code, &*state), (Some(3), "changed"), "{changed}");
             assert!(changed.contains(parts), "{changed} for {}", file.display());
+            // The person reads the lines of its code before the yes.
+            let shown = playground.cli(&["approve", "esc:one"]).text();
+            let lines = ["- WORD = 'good'", "+ WORD = 'gooD'"].map(|it| shown.contains(it));
+            assert_eq!(lines, [to == "gooD"; 2], "{shown}");
             fs::write(&file, before).unwrap();
             playground.expect("esc:one", "{}", GOOD);
         }

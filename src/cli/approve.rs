@@ -192,7 +192,9 @@ impl Approving<'_> {
                     }
                 }
                 shown += &self.change(tool, &now);
-                shown += &format!("  Its manifest can name it: {}\n", now.digests.pin());
+                if tool.manifest.skill().is_none() {
+                    shown += &format!("  Its manifest can name it: {}\n", now.digests.pin());
+                }
             }
         }
         words::show(format!("{shown}\n").as_bytes());
@@ -219,7 +221,12 @@ impl Approving<'_> {
                     },
                     text_of,
                 );
-                format!("  Changed since it was approved {record}: {parts}\n{between}")
+                let texts = self.moment().texts(tool, now);
+                let lines: String = texts
+                    .iter()
+                    .map(|(name, texts)| lines_of(name, texts))
+                    .collect();
+                format!("  Changed since it was approved {record}: {parts}\n{between}{lines}")
             }
         }
     }
@@ -501,6 +508,18 @@ fn text_of(between: &Between) -> String {
         .map(|it| format!("    {}\n", printable(it)))
         .collect();
     text + &diff::tables(manifest)
+}
+
+/// The lines of a file that changed.
+fn lines_of(name: &str, [old, new]: &[String; 2]) -> String {
+    let changed = words::changed_lines(old, new);
+    let mut lines = vec![format!("{name}:{}", changed.first)];
+    lines.extend(changed.lines.iter().take(MAX_LINES).cloned());
+    if let Some(more) = changed.lines.len().checked_sub(MAX_LINES + 1) {
+        lines.push(format!("and {} lines more", more + 1));
+    }
+    let lines = lines.iter().map(|it| format!("    {}\n", printable(it)));
+    lines.collect()
 }
 
 fn new_record(of: String, why: &str, now: Option<&ToolNow>) -> ApprovalRecord {

@@ -9,7 +9,10 @@ use crate::policy::{self, ApprovalRecord, ToolNow};
 use crate::registry::{Snapshot, Tool};
 use serde::Serialize;
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Most changed files that are compared line by line.
+const MAX_TEXTS: usize = 5;
 
 /// Tools and rules of one moment.
 pub struct Moment<'m> {
@@ -83,6 +86,23 @@ impl Moment<'_> {
             parts,
             between,
         }
+    }
+
+    /// The first files that are in what was approved last and in the tool now, and another in each.
+    pub fn texts(&self, tool: &Tool, now: &ToolNow) -> BTreeMap<String, [String; 2]> {
+        let folders = self.policies.code.as_ref().zip(self.last(tool));
+        let before = folders.and_then(|(folders, last)| folders.recall(last));
+        let before = before.unwrap_or_default();
+        let [old, new] = [&before, &now.details].map(|side| side["code"].as_object());
+        let both = old.zip(new).into_iter();
+        let names = both.flat_map(|(old, new)| {
+            let common = old.iter().filter(|(name, _)| new.contains_key(*name));
+            let changed = common.filter(|(name, digest)| new.get(*name) != Some(digest));
+            changed.map(|(name, _)| name).take(MAX_TEXTS)
+        });
+        names
+            .filter_map(|name| Some((name.clone(), now.texts(&before, name, self.policies)?)))
+            .collect()
     }
 
     /// The newest record of the tool, in whatever version.

@@ -112,6 +112,7 @@ def ordinary(page):
     page.has("toolhost allow esc:tries --read /srv/none/tried")
 
     page.go("tools/esc:good@1.0.0")
+    page.has("Tries esc:good.")
     page.click("Disable this tool")
     page.js("document.querySelectorAll('form input')[1].focus()")
     page.type("it misbehaves")

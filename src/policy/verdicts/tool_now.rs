@@ -4,6 +4,7 @@
 use super::approved::{Approval, ApprovalState, PINNED};
 use super::decision::{Conditions, Decision, Grants};
 use super::verdict::{Narrower, RequestKind};
+use crate::base::files;
 use crate::base::text::{self, printable};
 use crate::manifest::{Document, Manifest, ToolPaths};
 use crate::policy::grammar::approvals::digest;
@@ -11,11 +12,15 @@ use crate::policy::grammar::{
     Access, ApprovalRecord, ApprovedCode, Area, Code, CodePlaces, Digests, Grantable, Policies,
     Secret,
 };
+use nix::fcntl::OFlag;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// Longest file of which changed lines are shown, bytes.
+const MAX_SHOWN_BYTES: u64 = 1 << 20;
 
 /// What a tool is now: all that a person approves.
 #[derive(Clone, Debug)]
@@ -88,6 +93,21 @@ impl ToolNow {
     pub fn differs_from_pin(&self, manifest: &Manifest) -> bool {
         let pin = manifest.approval.as_ref();
         pin.is_some_and(|pin| *pin != self.digests.pin())
+    }
+
+    /// A file as it was approved, if this host has the copy, and as it is now. `before`: what was
+    /// approved.
+    pub fn texts(&self, before: &Value, name: &str, policies: &Policies) -> Option<[String; 2]> {
+        let files = serde_json::from_value(before["code"].clone()).ok()?;
+        let copied = policies.code.as_ref()?.copy(&self.places, &Code { files });
+        let path = self.places.path(name);
+        let copy = copied.ok()?.copy_of(&path)?;
+        let [old, new] = [&copy, &path].map(|path| {
+            let file = files::without_links(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK);
+            let bytes = files::whole(file.ok()?.into(), MAX_SHOWN_BYTES).ok()??;
+            String::from_utf8(bytes).ok()
+        });
+        Some([old?, new?])
     }
 
     /// The copy of its code.

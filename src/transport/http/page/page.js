@@ -354,7 +354,8 @@ const toolsPart = {
     const state = this.state.value;
     const fits = (one) => (state === 'any state' || one.state === state)
       && [one.tool, one.displayName, one.description].some((text) => text?.toLowerCase().includes(words));
-    const all = inventory.tools.filter(fits);
+    const isBuiltin = (one) => one.tool.startsWith('core:');
+    const all = inventory.tools.filter(fits).sort((a, b) => isBuiltin(a) - isBuiltin(b));
     const rows = all.map((one) => [
       [link('tools', one.tool), el('div', { class: 'quiet small' }, cut(one.description, 140))],
       [badge(one.state, STATES[one.state]), one.confirms && [' ', badge('a person agrees', 'warn')],
@@ -390,8 +391,14 @@ const toolPart = {
     const last = audit.lastDenials ?? {};
     const limits = audit.limits.map((one) => [code(one.limit), one.asked ?? 'not requested', `${one.ceiling ?? ''} (${one.from})`, String(one.effective ?? 'none'), one.enforcedBy]);
     const refusedNow = audit.asks.some((ask) => !ask.allowed);
+    const { description, parameters } = audit.manifest ?? {};
+    const needed = parameters?.required ?? [];
+    const words = Object.entries(parameters?.properties ?? {}).map(([name, one]) =>
+      [[code(name), needed.includes(name) ? '' : ' (may be left out)'], shown(one.type ?? one.enum ?? 'any value'), one.description]);
     return [
       stops(disabled, refresh),
+      description && el('p', {}, description),
+      words.length > 0 && table(['Parameter', 'Type', 'Description'], words),
       audit.refused && el('p', { class: 'notice bad' }, audit.refused.person ?? audit.refused.message),
       el('h2', {}, 'Requested ∩ allowed = enforced'),
       lanes(audit.asks),

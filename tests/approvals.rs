@@ -203,8 +203,9 @@ fn the_difference_is_shown_before_it_is_approved_again_and_an_approval_can_be_ta
     );
 }
 
+/// Files that are written in place are no event of their folder.
 #[test]
-fn a_server_runs_the_approved_copy_until_it_looks_again() {
+fn a_server_sees_code_that_is_edited_in_place_and_runs_none_of_it() {
     if !has("python", 1) {
         return;
     }
@@ -214,17 +215,24 @@ fn a_server_runs_the_approved_copy_until_it_looks_again() {
         let main = playground.path("user_scripts/one/main.py");
         approve(&playground, &["esc:one"]);
         let mut server = Server::start(&playground);
-        let word = |server: &mut Server| {
-            let answer = server.called("esc:one", json!({}));
-            words(&answer)
-        };
+        let word = |server: &mut Server| server.called("esc:one", json!({})).to_string();
+        let refused = "has changed since approval";
         assert!(word(&mut server).contains("good"));
-        // Both files are swapped under a host that looked at them.
-        fs::write(&helper, "WORD = 'evil'\n").unwrap();
+        // Each of both files is changed under a host that looked at it, and put back.
         let script = fs::read_to_string(&main).unwrap();
-        fs::write(&main, "print('\"evil\"')\n").unwrap();
-        let said = word(&mut server);
-        assert!(said.contains("good") && !said.contains("evil"), "{said}");
+        let texts = [
+            (&helper, "WORD = 'good'\n", "WORD = 'evil'\n"),
+            (&main, &script, "print('\"evil\"')\n"),
+        ];
+        for (file, good, evil) in texts {
+            fs::write(file, evil).unwrap();
+            let said = word(&mut server);
+            assert!(said.contains(refused) && !said.contains("evil"), "{said}");
+            fs::write(file, good).unwrap();
+            assert!(word(&mut server).contains("good"));
+        }
+        fs::write(&helper, "WORD = 'evil'\n").unwrap();
+        assert!(word(&mut server).contains(refused));
         // A one-shot call looks at its start.
         playground.expect("esc:one", "{}", CHANGED);
         server.reload("the tool is gone", |server| {
@@ -232,7 +240,6 @@ fn a_server_runs_the_approved_copy_until_it_looks_again() {
         });
         // The control: put back, it is there again.
         fs::write(&helper, "WORD = 'good'\n").unwrap();
-        fs::write(&main, script).unwrap();
         server.reload("the tool is back", |server| {
             server.names().iter().any(|name| name.contains("one"))
         });
@@ -295,17 +302,19 @@ fn links_and_second_names_lead_to_no_other_code() {
     fs::hard_link(&helper, &elsewhere).unwrap();
     playground.expect("esc:one", "{}", GOOD);
     fs::write(&elsewhere, "WORD = 'evil'\n").unwrap();
-    assert!(words(&server.called("esc:one", json!({}))).contains("good"));
+    let refused = "has changed since approval";
+    assert!(words(&server.called("esc:one", json!({}))).contains(refused));
     playground.expect("esc:one", "{}", CHANGED);
     // A link to a file with the approved bytes is another thing, too.
     fs::remove_file(&helper).unwrap();
     fs::write(&elsewhere, "WORD = 'good'\n").unwrap();
     symlink(&elsewhere, &helper).unwrap();
-    assert!(words(&server.called("esc:one", json!({}))).contains("good"));
+    assert!(words(&server.called("esc:one", json!({}))).contains(refused));
     playground.expect("esc:one", "{}", CHANGED);
     fs::remove_file(&helper).unwrap();
     fs::write(&helper, "WORD = 'good'\n").unwrap();
     playground.expect("esc:one", "{}", GOOD);
+    assert!(words(&server.called("esc:one", json!({}))).contains("good"));
 }
 
 #[test]

@@ -34,11 +34,11 @@ pub use crate::policy::packages::{PackageRequirements, Required, SourceFile};
 pub use files::ScriptLocation;
 pub use index::{Credential, DEFAULT, Index};
 
-use crate::base::files::Stamp;
+use crate::base::files::Stamps;
 use crate::policy::FileProblem;
 use crate::policy::packages::Ecosystem;
 use files::ScriptFolder;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Files that are longer, all together, take some milliseconds to read.
 const LONG: u64 = 128 * 1024;
@@ -114,64 +114,31 @@ pub fn read_lock(
     }
 }
 
-/// Shows whether any file beside a script changed since it was read. The default, for no script,
-/// has no stamps.
-#[derive(Clone, Debug, Default)]
-pub struct FileStamps {
-    stamps: Vec<(Option<Stamp>, PathBuf)>,
-    /// A file changed within the last second: a second write may leave the same times, so nothing
-    /// counts as unchanged.
-    are_young: bool,
+/// The stamps of the files beside a script, to be taken before the files are read.
+pub fn stamps(script: &Path, own: &Path) -> Stamps {
+    let mut stamps = Stamps::begin();
+    let name = script.file_name().unwrap_or_default().to_string_lossy();
+    let locks = [format!("{name}.lock"), python::own_lock(&name)];
+    let names = python::NAMES
+        .iter()
+        .chain(&node::NAMES)
+        .copied()
+        .chain(locks.iter().map(String::as_str));
+    let present = names
+        .flat_map(|name| folders(script, own).map(move |folder| folder.join(name)))
+        .filter(|path| path.symlink_metadata().is_ok());
+    // A file that comes or goes is a change of its folder.
+    folders(script, own)
+        .chain([script])
+        .map(Path::to_owned)
+        .chain(present)
+        .for_each(|path| stamps.add(path));
+    stamps
 }
 
-impl FileStamps {
-    /// Taken before the files are read.
-    pub fn read(script: &Path, own: &Path) -> FileStamps {
-        let name = script.file_name().unwrap_or_default().to_string_lossy();
-        let locks = [format!("{name}.lock"), python::own_lock(&name)];
-        let names = python::NAMES
-            .iter()
-            .chain(&node::NAMES)
-            .copied()
-            .chain(locks.iter().map(String::as_str));
-        let present = names
-            .flat_map(|name| folders(script, own).map(move |folder| folder.join(name)))
-            .filter(|path| path.symlink_metadata().is_ok());
-        // A file that comes or goes is a change of its folder.
-        let all = folders(script, own)
-            .chain([script])
-            .map(Path::to_owned)
-            .chain(present);
-        let stamps: Vec<_> = all.map(|path| (stamp(&path), path)).collect();
-        let now = jiff::Timestamp::now();
-        let second_ago = (now.as_second() - 1, i64::from(now.subsec_nanosecond()));
-        let are_young = stamps
-            .iter()
-            .any(|(stamp, _)| stamp.is_none_or(|stamp| stamp.changed >= second_ago));
-        FileStamps { stamps, are_young }
-    }
-
-    pub fn is_long(&self) -> bool {
-        self.stamps
-            .iter()
-            .filter_map(|(stamp, _)| Some(stamp.as_ref()?.size))
-            .sum::<u64>()
-            > LONG
-    }
-
-    pub fn is_unchanged(&self) -> bool {
-        !self.are_young
-            && self
-                .stamps
-                .iter()
-                .all(|(previous, path)| stamp(path) == *previous)
-    }
-}
-
-fn stamp(path: &Path) -> Option<Stamp> {
-    path.symlink_metadata()
-        .ok()
-        .map(|facts| Stamp::from(&facts))
+/// Whether reading these files takes long.
+pub fn are_long(stamps: &Stamps) -> bool {
+    stamps.bytes() > LONG
 }
 
 #[cfg(test)]

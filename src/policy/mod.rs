@@ -32,9 +32,9 @@ pub use grammar::{
     Access, Advisories, AllowedValue, ApprovalRecord, Approvals, ApprovedCode, Area, Breaker,
     CallGrant, CallbackRule, CallbackUrl, CallerGrant, CallerRule, Callers, Capability, Code,
     CodeFolders, CodePlaces, CopiedTree, DeniedPackage, Digests, FileProblem, FileRules, Folder,
-    Grant, Grantable, HeaderRule, HostGrant, McpGrant, Mode, NamedRuntime, Network, Opening,
-    PackageGrant, PackageRules, PackagesAllowed, ParameterRule, PassedOver, Policies, Policy,
-    ReadyGrant, Rule, SESSIONS_LINE, SecretGrant, SecretSource, Selector, ServiceGrant,
+    Grant, Grantable, HeaderRule, HostGrant, LookedAt, McpGrant, Mode, NamedRuntime, Network,
+    Opening, PackageGrant, PackageRules, PackagesAllowed, ParameterRule, PassedOver, Policies,
+    Policy, ReadyGrant, Rule, SESSIONS_LINE, SecretGrant, SecretSource, Selector, ServiceGrant,
     ServiceRule, SessionGrant, SourceFile, Stop, Stops, ToolLimit, ToolSelector,
 };
 pub use grammar::{callers, headers, packages, versions};

@@ -7,12 +7,13 @@
 //! and a script that reads it and runs it as code does so. Whoever may change `approved/` of the
 //! state folder, the policies or this binary may run what they like.
 
+use crate::base::files::{self, Stamps};
 use crate::base::store::{self, ContentStore, Limits, RecordKind, Tree};
-use crate::base::{files, lock, text};
+use crate::base::{lock, text};
 use crate::manifest;
 use crate::manifest::skill::{OUTPUT, SKILL_FILE};
 use crate::policy::{
-    self, ApprovalRecord, ApprovedCode, Area, Code, CodeFolders, CodePlaces, CopiedTree,
+    self, ApprovalRecord, ApprovedCode, Area, Code, CodeFolders, CodePlaces, CopiedTree, LookedAt,
     WritablePath, WritablePaths,
 };
 use crate::quantity::MAX_DEFINITION_BYTES;
@@ -74,7 +75,8 @@ struct CopyRecord {
 
 /// Values that are each made once.
 type Once<K, T> = Mutex<BTreeMap<K, Arc<OnceLock<T>>>>;
-type LookedAt = Arc<Result<Code, String>>;
+/// What the last look found. `None`: nobody looked.
+type LastLook = Mutex<Option<Result<LookedAt, String>>>;
 
 /// The folders of one state of the registry.
 #[derive(Debug)]
@@ -83,18 +85,25 @@ pub(super) struct Folders {
     written: WritablePaths,
     /// `None`: this host keeps no records.
     store: Option<PathBuf>,
-    looked: Once<CodePlaces, LookedAt>,
+    looked: Mutex<BTreeMap<CodePlaces, Arc<LastLook>>>,
     /// By their keys.
     copies: Once<String, Result<Kept, String>>,
 }
 
 impl CodeFolders for Folders {
-    fn look(&self, places: &CodePlaces) -> Arc<Result<Code, String>> {
-        let cell = lock(&self.looked)
+    fn look(&self, places: &CodePlaces) -> Result<LookedAt, String> {
+        let last = lock(&self.looked)
             .entry(places.clone())
             .or_default()
             .clone();
-        cell.get_or_init(|| Arc::new(self.read(places))).clone()
+        let mut last = lock(&last);
+        let found = match last.take() {
+            // What cannot be read is read again with the next state of the registry.
+            Some(Err(why)) => Err(why),
+            Some(Ok(looked)) if looked.stamps.are_unchanged() => Ok(looked),
+            _ => self.read(places),
+        };
+        last.insert(found).clone()
     }
 
     fn copy(&self, places: &CodePlaces, code: &Code) -> Result<Arc<ApprovedCode>, String> {
@@ -168,19 +177,16 @@ impl Folders {
         ContentStore::open(path, &KINDS, LIMITS)
     }
 
-    fn read(&self, places: &CodePlaces) -> Result<Code, String> {
+    fn read(&self, places: &CodePlaces) -> Result<LookedAt, String> {
         let written = self.written_in(places)?;
-        let mut reader = Reader {
-            places,
-            written: &written,
-            code: Code::default(),
-            entries: 0,
-            bytes: 0,
-        };
+        let mut reader = Reader::new(places, &written);
         for tree in &places.trees {
             reader.tree(tree, tree)?;
         }
-        Ok(reader.code)
+        Ok(LookedAt {
+            code: Arc::new(reader.code),
+            stamps: Arc::new(reader.stamps),
+        })
     }
 
     /// Where tools write in these places: what lies there is data.
@@ -209,7 +215,8 @@ struct Reader<'a> {
     places: &'a CodePlaces,
     written: &'a [WritablePath],
     code: Code,
-    /// Files and folders so far.
+    /// Of all files and folders so far, each from before it was read.
+    stamps: Stamps,
     entries: usize,
     bytes: u64,
 }
@@ -235,7 +242,18 @@ impl Found {
     }
 }
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
+    fn new(places: &'a CodePlaces, written: &'a [WritablePath]) -> Reader<'a> {
+        Reader {
+            places,
+            written,
+            code: Code::default(),
+            stamps: Stamps::begin(),
+            entries: 0,
+            bytes: 0,
+        }
+    }
+
     /// Reads a tree, or its copy at `at`.
     fn tree(&mut self, tree: &Path, at: &Path) -> Result<(), String> {
         let (places, written) = (self.places, self.written);
@@ -251,6 +269,7 @@ impl Reader<'_> {
         });
         for entry in walk {
             let entry = entry.map_err(|why| text::printable(&why.to_string()))?;
+            self.stamps.add(entry.path().to_owned());
             self.add(&Found::new(&entry, tree, at))?;
             self.entries += 1;
             if self.entries > MAX_ENTRIES || self.code.files.len() > MAX_FILES {
@@ -363,13 +382,7 @@ impl Making<'_> {
         let record = copy_record(store, self.key)?;
         let lease = store.hold_tree(&record.tree).ok()??;
         let code = self.code_at(&store.path().join(&record.tree));
-        let mut reader = Reader {
-            places: self.places,
-            written: &[],
-            code: Code::default(),
-            entries: 0,
-            bytes: 0,
-        };
+        let mut reader = Reader::new(self.places, &[]);
         for CopiedTree { tree, copy } in &code.copies {
             reader.tree(tree, copy).ok()?;
         }

@@ -3,13 +3,14 @@
 
 use super::alerts::{Alert, Alerts};
 use super::requirements;
+use crate::base::files::Stamps;
 use crate::base::lock;
 use crate::base::place::Mounts;
 use crate::executor::CallDeadline;
 use crate::fault::Fault;
 use crate::manifest::RequestedAccess;
-use crate::packages::FileStamps;
-use crate::policy::{self, ApprovalState};
+use crate::packages;
+use crate::policy::{self, Approval, ApprovalState};
 use crate::registry::{self, Tool};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -37,7 +38,7 @@ pub(super) struct DecisionCache {
     pub mounts: Arc<Mounts>,
     alerts: Arc<Alerts>,
     /// By the address of the tool, which `snapshot` keeps alive.
-    decided: Mutex<HashMap<usize, (FileStamps, Arc<CachedDecision>)>>,
+    decided: Mutex<HashMap<usize, (Stamps, Arc<CachedDecision>)>>,
 }
 
 pub(super) struct CachedDecision {
@@ -84,7 +85,7 @@ impl DecisionCache {
     }
 
     /// What policy decides about a tool of this snapshot, decided again where the files beside its
-    /// script changed.
+    /// script changed, or any file of what a person approved.
     pub fn decided(&self, tool: &Arc<Tool>) -> Arc<CachedDecision> {
         self.lookup(tool)
             .unwrap_or_else(|| self.decide_and_insert(tool, script_stamps(&self.behind(tool))))
@@ -106,7 +107,7 @@ impl DecisionCache {
             Arc::clone(tool),
             script_stamps(&self.behind(tool)),
         );
-        let is_long = stamps.is_long();
+        let is_long = packages::are_long(&stamps);
         let id = tool.manifest.id.clone();
         let decide = move || this.decide_and_insert(&tool, stamps);
         if is_long {
@@ -126,11 +127,14 @@ impl DecisionCache {
             .get(&(Arc::as_ptr(tool) as usize))
             .cloned();
         known
-            .filter(|(stamps, _)| stamps.is_unchanged())
+            .filter(|(stamps, decided)| {
+                let approval = decided.decision.approval.as_ref();
+                stamps.are_unchanged() && approval.is_none_or(Approval::is_current)
+            })
             .map(|(_, decided)| decided)
     }
 
-    fn decide_and_insert(&self, tool: &Arc<Tool>, stamps: FileStamps) -> Arc<CachedDecision> {
+    fn decide_and_insert(&self, tool: &Arc<Tool>, stamps: Stamps) -> Arc<CachedDecision> {
         let decided = self.decide(tool);
         if let Some(approval) = &decided.decision.approval
             && let ApprovalState::Changed { .. } = approval.state
@@ -159,10 +163,10 @@ impl DecisionCache {
 }
 
 /// Stamps of the files beside a script, taken before the files are read.
-fn script_stamps(tool: &Tool) -> FileStamps {
+fn script_stamps(tool: &Tool) -> Stamps {
     tool.site
         .script
         .as_deref()
-        .map(|script| FileStamps::read(script, &tool.site.folder))
+        .map(|script| packages::stamps(script, &tool.site.folder))
         .unwrap_or_default()
 }

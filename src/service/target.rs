@@ -24,7 +24,7 @@ use crate::base::text::printable;
 use crate::executor::method::{self, Method, ScriptMethod};
 use crate::executor::{CallDeadline, Executor, SessionId};
 use crate::manifest::{ClientTool, Handler, Language, Manifest, ToolPaths, arguments, environment};
-use crate::packages::FileStamps;
+use crate::packages;
 use crate::policy::InputFile;
 use crate::quantity::{Limit, MIB};
 use crate::{base, executor, fault, policy, quantity, registry, runtimes, sandbox};
@@ -776,7 +776,7 @@ async fn with_packages(
         || site
             .script
             .as_deref()
-            .is_some_and(|script| FileStamps::read(script, &site.folder).is_long());
+            .is_some_and(|script| packages::are_long(&packages::stamps(script, &site.folder)));
     deadline
         .run(long, move || {
             let script = requirements::ScriptOfTool {

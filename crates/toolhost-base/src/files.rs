@@ -18,13 +18,14 @@ use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat, mkdirat};
 use nix::unistd::{Gid, Uid, UnlinkatFlags, geteuid, setfsgid, setfsuid, unlinkat};
 use serde::{Deserialize, Serialize};
 use std::ffi::{CStr, CString, OsStr, OsString};
+use std::fmt;
 use std::fs::{File, Metadata, Permissions};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirEntryExt, MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 const STICKY: u32 = 0o1000;
 const GROUP_WRITABLE: u32 = 0o020;
@@ -162,6 +163,60 @@ impl From<&FileStat> for Stamp {
             modified: (facts.st_mtime, facts.st_mtime_nsec),
         }
     }
+}
+
+/// Shows whether files and folders changed since they were read.
+#[derive(Clone, Default)]
+pub struct Stamps {
+    taken: Vec<(PathBuf, Option<Stamp>)>,
+    /// A second before anything was read: seconds and nanoseconds.
+    second_before: (i64, i64),
+    /// Something changed since then, or is gone: a second write may leave the same times, so nothing
+    /// counts as unchanged.
+    are_young: bool,
+}
+
+impl Stamps {
+    /// To be made before anything is read.
+    pub fn begin() -> Stamps {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now = now.unwrap_or_default();
+        let seconds = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+        Stamps {
+            second_before: (seconds - 1, i64::from(now.subsec_nanos())),
+            ..Stamps::default()
+        }
+    }
+
+    /// Adds a file, which is read after this, or a folder, whose stamp changes when a name in it comes
+    /// or goes.
+    pub fn add(&mut self, path: PathBuf) {
+        let stamp = stamp(&path);
+        self.are_young |= stamp.is_none_or(|stamp| stamp.changed >= self.second_before);
+        self.taken.push((path, stamp));
+    }
+
+    pub fn bytes(&self) -> u64 {
+        let stamps = self.taken.iter().flat_map(|(_, stamp)| stamp);
+        stamps.map(|stamp| stamp.size).sum()
+    }
+
+    pub fn are_unchanged(&self) -> bool {
+        let mut taken = self.taken.iter();
+        !self.are_young && taken.all(|(path, before)| stamp(path) == *before)
+    }
+}
+
+/// Says nothing: what was read is the same, whenever that was.
+impl fmt::Debug for Stamps {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str("Stamps")
+    }
+}
+
+fn stamp(path: &Path) -> Option<Stamp> {
+    let facts = path.symlink_metadata().ok();
+    facts.map(|facts| Stamp::from(&facts))
 }
 
 /// A folder held open. When opened, only this user and root could replace what is theirs in it or

@@ -3,6 +3,7 @@
 
 use super::area::Area;
 use super::document::FileProblem;
+use crate::base::files::Stamps;
 use crate::base::text;
 pub use crate::manifest::mcp::digest;
 use crate::manifest::{At, Code as ProblemCode, Selector, Severity};
@@ -154,10 +155,18 @@ pub struct Code {
     pub files: BTreeMap<String, String>,
 }
 
-/// Looks at the folders of tools, at most once for each state of the registry.
+/// What was found at some places.
+#[derive(Clone, Debug)]
+pub struct LookedAt {
+    pub code: Arc<Code>,
+    /// Of all files and folders there.
+    pub stamps: Arc<Stamps>,
+}
+
+/// Looks at the folders of tools, again where something in them changed.
 pub trait CodeFolders: Debug + Send + Sync {
     /// The code that lies there now. The error is for the person.
-    fn look(&self, places: &CodePlaces) -> Arc<Result<Code, String>>;
+    fn look(&self, places: &CodePlaces) -> Result<LookedAt, String>;
 
     /// The copy of this code, made where it is missing.
     fn copy(&self, places: &CodePlaces, code: &Code) -> Result<Arc<ApprovedCode>, String>;

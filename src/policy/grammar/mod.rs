@@ -30,6 +30,7 @@ pub mod versions;
 pub use crate::manifest::Selector;
 pub use approvals::{
     ApprovalRecord, Approvals, ApprovedCode, Code, CodeFolders, CodePlaces, CopiedTree, Digests,
+    LookedAt,
 };
 pub use area::{Access, Area, Opening};
 pub use callbacks::{CallbackRule, CallbackUrl};

@@ -1,5 +1,6 @@
 //! Whether a tool is what a person approved.
 
+use crate::base::files::Stamps;
 use crate::base::text::printable;
 use crate::fault::{Fault, Kind};
 use crate::policy::grammar::ApprovedCode;
@@ -20,6 +21,8 @@ pub struct Approval {
     pub state: ApprovalState,
     /// What is another thing than at the approval, and was not part of it.
     pub note: Option<String>,
+    /// Of the code that was looked at. `None`: the tool has none, or it cannot be looked at.
+    pub stamps: Option<Arc<Stamps>>,
 }
 
 #[derive(Clone, Debug)]
@@ -68,6 +71,11 @@ impl ApprovalState {
 impl Approval {
     pub fn is_by_policy(&self) -> bool {
         self.required_by != PINNED
+    }
+
+    /// Whether the code is as it was when it was looked at.
+    pub fn is_current(&self) -> bool {
+        self.stamps.as_ref().is_none_or(|it| it.are_unchanged())
     }
 
     pub fn is_met(&self) -> bool {

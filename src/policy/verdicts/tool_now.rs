@@ -9,8 +9,8 @@ use crate::base::text::{self, printable};
 use crate::manifest::{Document, Manifest, ToolPaths};
 use crate::policy::grammar::approvals::digest;
 use crate::policy::grammar::{
-    Access, ApprovalRecord, ApprovedCode, Area, Code, CodePlaces, Digests, Grantable, Policies,
-    Secret,
+    Access, ApprovalRecord, ApprovedCode, Area, Code, CodePlaces, Digests, Grantable, LookedAt,
+    Policies, Secret,
 };
 use nix::fcntl::OFlag;
 use serde::Serialize;
@@ -28,7 +28,7 @@ pub struct ToolNow {
     pub digests: Digests,
     pub runtime: Option<String>,
     places: CodePlaces,
-    code: Option<Code>,
+    looked: Option<LookedAt>,
     /// What the digests are of.
     pub details: Value,
 }
@@ -49,16 +49,16 @@ impl ToolNow {
             ));
         }
         let places = places(decision, manifest, site)?;
-        let code = if places.trees.is_empty() {
+        let looked = if places.trees.is_empty() {
             None
         } else {
             let folders = policies.code.as_ref();
             let folders = folders.ok_or("its folder is not looked at here")?;
-            Some((*folders.look(&places)).clone()?)
+            Some(folders.look(&places)?)
         };
         let definition = definition(manifest);
         let grants = grants(decision, &places);
-        let files = code.as_ref().map(|code| &code.files);
+        let files = looked.as_ref().map(|looked| &looked.code.files);
         let lock = decision.packages.required.as_ref();
         if lock.is_some_and(|it| !it.locked) && decision.grants.packages.is_some() {
             return Err(
@@ -85,7 +85,7 @@ impl ToolNow {
             runtime: runtime.map(|it| format!("{} {}", it.language.name(), it.version)),
             details: json!({ "definition": definition, "code": files, "grants": grants, "tools": tools }),
             places,
-            code,
+            looked,
         })
     }
 
@@ -112,8 +112,8 @@ impl ToolNow {
 
     /// The copy of its code.
     pub fn copy(&self, policies: &Policies) -> Result<Option<Arc<ApprovedCode>>, String> {
-        let both = self.code.as_ref().zip(policies.code.as_ref());
-        both.map(|(code, folders)| folders.copy(&self.places, code))
+        let both = self.looked.as_ref().zip(policies.code.as_ref());
+        both.map(|(looked, folders)| folders.copy(&self.places, &looked.code))
             .transpose()
     }
 }
@@ -346,6 +346,8 @@ pub fn approval_of(
     let before = record.and_then(|record| record.runtime.as_ref());
     let runtime = now.as_ref().ok().and_then(|now| now.runtime.clone());
     let other = before.zip(runtime).filter(|(before, now)| *before != now);
+    let looked = now.as_ref().ok().and_then(|now| now.looked.as_ref());
+    let stamps = looked.map(|looked| looked.stamps.clone());
     let state = now.and_then(|now| {
         if let Some(changed) = changed(&now, manifest, record) {
             return Ok(changed);
@@ -362,6 +364,7 @@ pub fn approval_of(
         required_by: required.unwrap_or(PINNED.to_owned()),
         state: state.unwrap_or_else(ApprovalState::Unfit),
         note: other.map(|(before, now)| format!("approved with {before}; here it is {now}")),
+        stamps,
     }
 }
 
@@ -393,6 +396,7 @@ pub fn approval_of_run(
         required_by,
         state: ApprovalState::OfScript(why),
         note: None,
+        stamps: None,
     })
 }
 

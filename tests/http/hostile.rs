@@ -369,6 +369,20 @@ const ROWS: &[Row] = &[
         &[403],
     ),
     (
+        "a page at another port",
+        READ,
+        "Host: $host|Sec-Fetch-Site: same-site|$close",
+        "",
+        &[403],
+    ),
+    (
+        "a page at another port with a token",
+        READ,
+        "$own|Sec-Fetch-Site: same-site|$close",
+        "",
+        &[200],
+    ),
+    (
         "the health, for a page of another site",
         "GET /healthz HTTP/1.1",
         "Host: $host|Sec-Fetch-Site: cross-site",

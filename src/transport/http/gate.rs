@@ -70,14 +70,10 @@ pub fn admit<B>(
             "Web pages of this Origin may not call. The operator lists them in [http] origins.";
         return Err(refuse(StatusCode::FORBIDDEN, words));
     }
-    let is_cross_site = request
-        .headers()
-        .get_all("sec-fetch-site")
-        .iter()
-        .any(|site| site == "cross-site");
-    if is_cross_site && !request.headers().contains_key(header::AUTHORIZATION) {
+    if is_of_other_page(request.headers()) && !request.headers().contains_key(header::AUTHORIZATION)
+    {
         warn("Sec-Fetch-Site", "Sec-Fetch-Site");
-        let words = "Web pages of other sites may not call without a token.";
+        let words = "Web pages of other sites and ports may not call without a token.";
         return Err(refuse(StatusCode::FORBIDDEN, words));
     }
     check_target(request.uri()).map_err(Refusal::malformed)?;
@@ -202,6 +198,14 @@ fn is_from_a_page(headers: &HeaderMap) -> bool {
     headers.keys().any(|name| {
         [header::ORIGIN, header::REFERER].contains(name) || name.as_str().starts_with("sec-fetch-")
     })
+}
+
+/// Whether another page than ours had a browser send this. An Origin was looked at already; a page at
+/// another port, which may be another user's, sends GETs without one.
+fn is_of_other_page(headers: &HeaderMap) -> bool {
+    let mut sites = headers.get_all("sec-fetch-site").iter();
+    let has_origin = headers.contains_key(header::ORIGIN);
+    sites.any(|site| site == "cross-site" || site == "same-site" && !has_origin)
 }
 
 /// No web page of another site can send a method that changes something without an Origin.

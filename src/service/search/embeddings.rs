@@ -4,7 +4,7 @@
 
 use crate::base::{lock, text};
 use crate::registry::Tool;
-use crate::service::endpoint::{Endpoint, EndpointError};
+use crate::service::endpoint::Endpoint;
 use http_body_util::{BodyExt, Limited};
 use serde::Deserialize;
 use serde_json::json;
@@ -16,7 +16,6 @@ use tokio::time::{Instant, timeout_at};
 
 /// How long the answers to one search may take.
 const PATIENCE: Duration = Duration::from_secs(5);
-const TOO_LONG: &str = "it takes too long";
 /// For how long a server that failed is not asked.
 const PAUSE: Duration = Duration::from_secs(30);
 /// Most texts of one request, and characters of each.
@@ -45,8 +44,22 @@ pub struct Embedder {
 struct Vectors {
     /// Of the texts of tools.
     known: HashMap<String, Vector>,
-    /// When the server may be asked again, and why not before.
-    failed: Option<(Instant, String)>,
+    /// When the server may be asked again.
+    failed: Option<Instant>,
+}
+
+/// Why the server gave no vectors.
+enum Failure {
+    /// What it sent until then is good.
+    TooLong,
+    /// In words. Its model may have changed.
+    Other(String),
+}
+
+impl From<&str> for Failure {
+    fn from(words: &str) -> Failure {
+        Failure::Other(words.to_owned())
+    }
 }
 
 /// Its length is one.
@@ -72,29 +85,32 @@ impl Embedder {
         }
     }
 
-    /// The cosines of a question and these tools, in their order. Blocks. `Err`: why not.
+    /// The cosines of a question and these tools, in their order. Blocks. `None`: there are none.
     pub fn cosines(
         &self,
         principal: &str,
         tools: &[Arc<Tool>],
         question: &str,
-    ) -> Result<Vec<f64>, String> {
-        if let Some((until, why)) = &lock(&self.state).failed
-            && Instant::now() < *until
-        {
-            return Err(why.clone());
+    ) -> Option<Vec<f64>> {
+        let failed = lock(&self.state).failed;
+        if failed.is_some_and(|until| Instant::now() < until) {
+            return None;
         }
-        let found = self.compare(principal, tools, question);
-        if let Err(why) = &found {
-            tracing::warn!(target: "toolhost::search", "the embedding server: {why}");
-            let state = &mut *lock(&self.state);
-            state.failed = Some((Instant::now() + PAUSE, why.clone()));
-            if why != TOO_LONG {
-                // Its model may have changed.
+        let failure = match self.compare(principal, tools, question) {
+            Ok(found) => return Some(found),
+            Err(failure) => failure,
+        };
+        let state = &mut *lock(&self.state);
+        state.failed = Some(Instant::now() + PAUSE);
+        let why = match failure {
+            Failure::TooLong => "it takes too long".to_owned(),
+            Failure::Other(why) => {
                 state.known.clear();
+                why
             }
-        }
-        found
+        };
+        tracing::warn!(target: "toolhost::search", "the embedding server: {why}");
+        None
     }
 
     fn compare(
@@ -102,7 +118,7 @@ impl Embedder {
         principal: &str,
         tools: &[Arc<Tool>],
         question: &str,
-    ) -> Result<Vec<f64>, String> {
+    ) -> Result<Vec<f64>, Failure> {
         let texts: Vec<String> = tools.iter().map(|tool| text_of(tool)).collect();
         // The question is asked for first, and never kept.
         let mut missing = vec![text::head(question, MAX_TEXT_CHARS)];
@@ -113,7 +129,10 @@ impl Embedder {
         for texts in missing.chunks(MAX_TEXTS) {
             let asking = async { timeout_at(until, self.ask(principal, texts)).await };
             let new = self.runtime.block_on(asking);
-            let mut new = texts.iter().cloned().zip(new.map_err(|_| TOO_LONG)??);
+            let mut new = texts
+                .iter()
+                .cloned()
+                .zip(new.map_err(|_| Failure::TooLong)??);
             if asked.is_none() {
                 asked = new.next();
             }
@@ -126,7 +145,7 @@ impl Embedder {
             .iter()
             .any(|text| known.get(text).is_none_or(|it| it.len() != asked.len()))
         {
-            return Err("its vectors differ in length".to_owned());
+            return Err("its vectors differ in length".into());
         }
         if known.len() > MAX_VECTORS {
             known.retain(|text, _| texts.contains(text));
@@ -139,15 +158,17 @@ impl Embedder {
         Ok(cosines.collect())
     }
 
-    async fn ask(&self, principal: &str, texts: &[String]) -> Result<Vec<Vector>, String> {
+    async fn ask(&self, principal: &str, texts: &[String]) -> Result<Vec<Vector>, Failure> {
         let body = json!({"model": self.settings.model, "input": texts});
         let endpoint = &self.settings.endpoint;
         let asked = endpoint.post(principal, "search", body.to_string()).await;
         // The connection ends with it, so it is held until the body was read.
-        let mut posted = asked.map_err(EndpointError::words)?.posted;
+        let asked = asked.map_err(|error| Failure::Other(error.words()));
+        let mut posted = asked?.posted;
         let status = posted.answer.status();
         if !status.is_success() {
-            return Err(format!("it answered {}", status.as_u16()));
+            let words = format!("it answered {}", status.as_u16());
+            return Err(Failure::Other(words));
         }
         let body = Limited::new(posted.answer.body_mut(), MAX_ANSWER_BYTES).collect();
         let body = body
@@ -161,7 +182,7 @@ impl Embedder {
         let vectors = data.into_iter().map(|one| unit(&one.embedding));
         let vectors: Option<Vec<Vector>> = vectors.collect();
         let vectors = vectors.filter(|_| is_whole);
-        vectors.ok_or_else(|| "its answer is not one vector for each text".to_owned())
+        vectors.ok_or("its answer is not one vector for each text".into())
     }
 }
 

@@ -59,8 +59,8 @@ impl Found {
             return Found::default();
         }
         let cosines = embedder.map(|it| it.cosines(principal, index.tools(), question));
-        let failed = cosines.as_ref().is_some_and(Result::is_err);
-        let cosines = cosines.and_then(Result::ok);
+        let failed = matches!(cosines, Some(None));
+        let cosines = cosines.flatten();
         Found {
             hits: index.find(question, limit, used, cosines, can_take),
             note: failed.then_some("The embedding server did not answer: these hits are by words."),

@@ -106,7 +106,8 @@ fn read(definition: &Value) -> Result<Tool, String> {
         _ => {
             let kind = text::printable(&text::head(kind, 80));
             return Err(format!(
-                ".type: '{kind}' is none of function, custom, local_shell and shell."
+                ".type: '{kind}' is none of function, custom, local_shell and shell, which clients \
+                 run, and no such tool is offered here."
             ));
         }
     };

@@ -601,6 +601,65 @@ fn a_request_that_cannot_be_served_names_its_member() {
     );
 }
 
+/// What clients of the API send to have code run.
+#[test]
+fn the_interpreter_of_the_api_names_run_code_and_nothing_else() {
+    if !has("python", 1) {
+        return;
+    }
+    let code = json!({"language": "python", "code": "print(6 * 7)"});
+    let model = Model::new(vec![asks(&[("core__run-code", code)]), says(&["42"])]);
+    let with_code = |it: &Playground| {
+        adder(it);
+        it.allow_builtin_tools();
+    };
+    let (_playground, web) = model.host(with_code, "");
+    let interpreter = |container: Value| {
+        let mut body = body(json!("go"));
+        body["tools"] = json!([{"type": "code_interpreter", "container": container}]);
+        body
+    };
+    let mut asked = interpreter(json!({"type": "auto"}));
+    asked["tool_choice"] = json!({"type": "code_interpreter"});
+    let response = check(&run(&web, &asked));
+    assert_eq!(
+        response["output"][0]["type"], "code_interpreter_call",
+        "{response}"
+    );
+    let names = |at: usize| {
+        let heard = model.heard()[at].1.clone();
+        let tools = heard["tools"].as_array().unwrap().iter();
+        let names = tools.map(|tool| tool["function"]["name"].as_str().unwrap().to_owned());
+        (names.collect::<Vec<_>>(), heard["tool_choice"].clone())
+    };
+    let (offered, choice) = names(0);
+    assert_eq!(offered, ["core__run-code"]);
+    assert_eq!(choice["function"]["name"], "core__run-code");
+    // Beside an entry for all tools it narrows nothing.
+    let mut all = interpreter(json!({"type": "auto", "file_ids": []}));
+    let host = json!({"type": "mcp", "server_label": "toolhost"});
+    all["tools"].as_array_mut().unwrap().push(host);
+    check(&run(&web, &all));
+    assert!(names(2).0.contains(&"esc__add".to_owned()));
+    let heard = model.heard().len();
+    for container in [
+        json!("cntr_1"),
+        json!({"type": "auto", "file_ids": ["file-1"]}),
+        json!({"type": "auto", "memory_limit": "4g"}),
+        json!({"type": "other"}),
+    ] {
+        let body = interpreter(container).to_string();
+        web.ask("POST", "/v1/responses", &[], &body)
+            .is(400, "ParameterValidationError: have no container");
+    }
+    let (_playground, without) = model.host(adder, "");
+    let body = interpreter(json!({"type": "auto"})).to_string();
+    without
+        .ask("POST", "/v1/responses", &[], &body)
+        .is(400, "ParameterValidationError: you are not offered");
+    assert_eq!(model.heard().len(), heard, "the model was not asked");
+}
+
 /// Tokens are reserved before a turn is asked for, and those of a turn that does not end well count.
 #[test]
 fn the_tokens_of_a_turn_count_however_it_ends() {

@@ -6,7 +6,7 @@ use super::gate::parameter;
 use super::offered::OfferedTools;
 use super::reply::{self, Refusal, Response, malformed};
 use super::request::{KnownRequest, Start, wants_events};
-use super::responses::{Output, Planned, Reader, speak};
+use super::responses::{Output, Planned, RUN_CODE, Reader, speak};
 use super::stored::{self, Storing, replay, said};
 use super::tools::ToolNames;
 use crate::base::json::{self, Object};
@@ -241,13 +241,14 @@ impl Run {
         let who = service.catalog.who(&known.caller, label.as_deref());
         let lists = &known.server.lists;
         let all = lists.find(&service.catalog, &who, || OfferedTools::new(service, &who));
-        let (narrowed, brought) = narrowed(&request.tools)?;
+        let narrowed = Narrowed::read(&request.tools)?;
+        let listed = narrowed.of(&all)?;
         let taken = ToolNames::new(known, label.as_deref()).taken();
-        let own = OwnTools::read_for(&known.caller.user, brought, move |name| {
+        let own = OwnTools::read_for(&known.caller.user, narrowed.brought, move |name| {
             taken.id(name).is_some()
         });
         let own = own.await.map_err(Refusal::unreadable)?;
-        let mut tools = chat_tools(&listed(&all, narrowed.as_deref()), &all.names);
+        let mut tools = chat_tools(&listed, &all.names);
         let offered = tools
             .iter()
             .filter_map(|tool| Some(tool["function"]["name"].as_str()?.to_owned()));
@@ -267,6 +268,11 @@ impl Run {
         let conversation = conversation.map_err(Refusal::unreadable)?;
         model.check_hour(&known.caller.user)?;
         let place = model.enter(&known.caller.user)?;
+        if let Some(choice) = &mut request.tool_choice
+            && choice["type"] == "code_interpreter"
+        {
+            *choice = json!({"type": "function", "name": all.names.name(RUN_CODE)});
+        }
         let reader = Reader::new(start.recipient(label.clone()));
         lock(&reader.hides).join(hides);
         Ok(Run {
@@ -568,16 +574,6 @@ async fn before(
     Ok(before)
 }
 
-/// The offered tools of this host, as far as they are asked for. `only`: ids or names.
-fn listed(all: &OfferedTools, only: Option<&[String]>) -> Vec<Arc<Tool>> {
-    let asked = all.tools.iter().filter(|tool| {
-        let id = &tool.manifest.id;
-        let name = all.names.name(id).unwrap_or_default();
-        only.is_none_or(|only| only.contains(id) || only.contains(&name))
-    });
-    asked.cloned().collect()
-}
-
 fn chat_tools(tools: &[Arc<Tool>], names: &Names) -> Vec<Value> {
     match export::tools(tools, names, Format::OpenAi) {
         Value::Array(tools) => tools,
@@ -616,30 +612,100 @@ impl HostTools {
     }
 }
 
-/// Which of this host's tools are asked for (`None`: all), and the tools that the request brings.
-fn narrowed(tools: &[Value]) -> Result<(Option<Vec<String>>, Vec<Value>), Refusal> {
-    let mut only = None;
-    let mut brought = Vec::new();
-    for (at, tool) in tools.iter().enumerate() {
-        if tool["type"] != "mcp" {
-            brought.push(tool.clone());
-            continue;
+/// The interpreter of the Responses API, which is a tool of this host. Its code has no container: what
+/// a client asks of one is refused.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CodeInterpreter {
+    #[serde(rename = "type")]
+    _type: IgnoredAny,
+    #[serde(rename = "container")]
+    _container: Option<Container>,
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "type", rename_all = "lowercase", deny_unknown_fields)]
+enum Container {
+    Auto {
+        #[serde(rename = "file_ids")]
+        _file_ids: Option<[IgnoredAny; 0]>,
+    },
+}
+
+/// What the `tools` of a request ask for.
+#[derive(Default)]
+struct Narrowed {
+    /// The names of tools of this host. `None`: no entry has any.
+    only: Option<Vec<String>>,
+    /// An entry without names asks for all of them.
+    all: bool,
+    /// Where `tools` names the interpreter.
+    interpreter: Option<usize>,
+    /// The tools that the request brings.
+    brought: Vec<Value>,
+}
+
+impl Narrowed {
+    fn read(tools: &[Value]) -> Result<Narrowed, Refusal> {
+        let mut narrowed = Narrowed::default();
+        for (at, tool) in tools.iter().enumerate() {
+            match tool["type"].as_str() {
+                Some("mcp") => {
+                    let read = HostTools::deserialize(tool).ok();
+                    let Some(host) = read.filter(HostTools::is_ours) else {
+                        return Err(Refusal::malformed(format!(
+                            "tools[{at}]: the one MCP server here is {{\"type\": \"mcp\", \"server_label\": \
+                             \"{LABEL}\"}}, with allowed_tools, a list of names, to narrow its tools, \
+                             and require_approval \"never\" or none; other members are unknown."
+                        )));
+                    };
+                    match host.allowed_tools {
+                        Some(
+                            Allowed::Names(names) | Allowed::Filter(Filter { tool_names: names }),
+                        ) => narrowed.add(names),
+                        None => narrowed.all = true,
+                    }
+                }
+                Some("code_interpreter") if CodeInterpreter::deserialize(tool).is_ok() => {
+                    narrowed.add(vec![RUN_CODE.to_owned()]);
+                    narrowed.interpreter = Some(at);
+                }
+                Some("code_interpreter") => {
+                    return Err(Refusal::malformed(format!(
+                        "tools[{at}]: code_interpreter is {RUN_CODE} here, whose calls have no container: \
+                         {{\"type\": \"auto\"}}, and no other member, is taken as one; files come \
+                         with a message as data: URLs, and limits are the operator's."
+                    )));
+                }
+                _ => narrowed.brought.push(tool.clone()),
+            }
         }
-        let read = HostTools::deserialize(tool).ok();
-        let Some(host) = read.filter(HostTools::is_ours) else {
-            return Err(Refusal::malformed(format!(
-                "tools[{at}]: the one MCP server here is {{\"type\": \"mcp\", \"server_label\": \
-                 \"{LABEL}\"}}, with allowed_tools, a list of names, to narrow its tools, and \
-                 require_approval \"never\" or none; other members are unknown."
-            )));
-        };
-        if let Some(Allowed::Names(names) | Allowed::Filter(Filter { tool_names: names })) =
-            host.allowed_tools
-        {
-            only.get_or_insert_with(Vec::new).extend(names);
+        Ok(narrowed)
+    }
+
+    fn add(&mut self, names: Vec<String>) {
+        self.only.get_or_insert_default().extend(names);
+    }
+
+    /// The offered tools of this host, as far as they are asked for.
+    fn of(&self, offered: &OfferedTools) -> Result<Vec<Arc<Tool>>, Refusal> {
+        let only = self.only.as_ref().filter(|_| !self.all);
+        let mut tools = offered.tools.clone();
+        tools.retain(|tool| {
+            let id = &tool.manifest.id;
+            let name = offered.names.name(id).unwrap_or_default();
+            only.is_none_or(|only| only.contains(id) || only.contains(&name))
+        });
+        match self.interpreter {
+            Some(at) if !tools.iter().any(|tool| tool.manifest.id == RUN_CODE) => {
+                Err(Refusal::malformed(format!(
+                    "tools[{at}]: code_interpreter is {RUN_CODE} here, which you are not offered: a \
+                     policy must name it."
+                )))
+            }
+            _ => Ok(tools),
         }
     }
-    Ok((only, brought))
 }
 
 fn chat_choice(choice: &Value) -> Value {

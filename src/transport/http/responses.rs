@@ -30,7 +30,7 @@ use std::sync::{Arc, Mutex};
 /// Longest id of a call, bytes.
 const MAX_CALL_ID_BYTES: usize = 256;
 /// The builtin tool whose code is shown as code.
-const RUN_CODE: &str = "core:run-code";
+pub const RUN_CODE: &str = "core:run-code";
 const SHAPE: &str = "The body is {\"calls\": [{\"type\": \"function_call\", \"call_id\": …, \
      \"name\": …, \"arguments\": …}, …], \"tools\": […], \"user\": …, \"atOnce\": …, \"stream\": …}, of which \
      only the calls are required; a call may also have the form of Chat Completions.";

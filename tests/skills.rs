@@ -319,8 +319,15 @@ fn a_file_that_cannot_be_read_is_named_and_hides_no_other_one() {
     let playground = playground(Who::User);
     let closed = playground.path("skills/demo/scripts/helper.py");
     fs::set_permissions(&closed, fs::Permissions::from_mode(0o000)).unwrap();
+    let unlocked = "# /// script\n# dependencies = [\"requests\"]\n# ///\n";
+    fs::write(playground.path("skills/demo/scripts/get.py"), unlocked).unwrap();
     let checked = playground.cli(&["skills", "check"]);
     let said = checked.text();
+    // Why it cannot be approved, and what a script needs.
+    let shown = playground.cli(&["skills", "check", "--json"]).out;
+    let why = shown["skills"][0]["why"].as_str().unwrap();
+    assert!(why.contains("helper.py: "), "{why}");
+    assert!(said.contains("requests, a lock beside it"), "{said}");
     assert!(
         checked.code == Some(0) && said.contains("helper.py"),
         "{said}"

@@ -16,7 +16,7 @@ const TABLES: [words::Table; 2] = [
     (
         "skills",
         &["skill", "approval", "policy"],
-        &["description", "flaws", "allowedTools", "scripts"],
+        &["description", "why", "flaws", "allowedTools", "scripts"],
     ),
     ("broken", &["path"], &["flaws"]),
 ];
@@ -81,6 +81,8 @@ fn row(known: &host::Tools, tool: &Tool) -> Option<Value> {
         "skill": tool.manifest.id,
         "description": text::head(&tool.manifest.description, MAX_DESCRIPTION),
         "approval": approval.map_or("not required", |it| it.state.name()),
+        // Of one that is not as it was approved, or cannot be.
+        "why": approval.filter(|it| !it.is_met()).map(|it| it.state.words()),
         "policy": decision.governing.policy,
         // Shown, and never obeyed.
         "allowedTools": skill.front.get("allowed-tools"),
@@ -105,12 +107,22 @@ fn needs(known: &host::Tools, tool: &Tool, script: &SkillScript) -> String {
     let decision = requirements::of_skill_script(tool, script, snapshot, policies, machine);
     let packages = decision.packages.required.iter();
     let packages = packages.flat_map(|it| &it.requires);
-    let packages = packages.map(|it| format!("{} {}", it.name, it.versions));
+    let packages = packages.map(|it| format!("{} {}", it.name, it.versions).trim_end().to_owned());
+    let required = decision.packages.required.as_ref();
+    let lock = required.filter(|it| !it.locked);
+    let lock = lock.map(|_| "a lock beside it (`toolhost deps lock` makes one)".to_owned());
     let needs = decision.lacks.iter().map(|it| it.words.clone());
-    let needs: Vec<String> = needs.chain(packages).collect();
-    let words = format!("{} ({})", script.path, script.language.name());
-    match needs.join(", ") {
-        needs if needs.is_empty() => words,
-        needs => format!("{words}, needs {needs}"),
+    let needs: Vec<String> = needs.chain(packages).chain(lock).collect();
+    let mut words = format!("{} ({})", script.path, script.language.name());
+    if !needs.is_empty() {
+        words += &format!(", needs {}", needs.join(", "));
+    }
+    let is_approved = decision.approval.as_ref().is_none_or(|it| it.is_met());
+    match &decision.shape {
+        Err(fault) if is_approved => {
+            let why = fault.person.as_deref().unwrap_or(&fault.message);
+            format!("{words}; refused: {why}")
+        }
+        _ => words,
     }
 }

@@ -241,6 +241,12 @@ fn past_calls_are_shown_chosen_and_followed() {
     let outcome = |tool: &str| -> Value { json(&["--tool", tool])[0]["outcome"].clone() };
     wait_for("it runs", || !json(&["--tool", "esc:waits"]).is_empty());
     assert_eq!(outcome("esc:waits"), "running");
+    let waiting = json(&["--tool", "esc:waits"])[0]["call"].clone();
+    let one = shown(&[&waiting.as_str().unwrap()[..34]]).text();
+    assert!(
+        one.contains("running") && one.contains("esc:waits"),
+        "{one}"
+    );
     fs::write(folder.join("go"), "").unwrap();
     running.wait().unwrap();
     assert_eq!(outcome("esc:waits"), "success");

@@ -67,7 +67,8 @@ fn served(playground: &Playground) -> (Web, Value) {
     let (file, headers) = tokens(playground, ["ops!", "alice"]);
     let web = Web::start(playground, &["--token-file", &file]);
     let [ops, alice] = headers.each_ref().map(|header| token_of(header));
-    let facts = json!({"url": format!("http://{}", web.address), "ops": ops, "alice": alice});
+    let mut facts = json!({"url": format!("http://{}", web.address), "ops": ops, "alice": alice});
+    facts["program"] = json!(playground.program());
     (web, facts)
 }
 

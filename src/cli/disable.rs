@@ -42,8 +42,8 @@ pub struct EnableArgs {
 
 /// The file that the hosts of this user obey.
 fn file(settings: &Settings) -> anyhow::Result<StopFile> {
-    let file = StopFile::beside(host::audit_log(settings)?.path());
-    check_owner(&file.path)?;
+    let file = StopFile::beside(&host::audit_log(settings)?);
+    check_owner(&file.file.path)?;
     Ok(file)
 }
 
@@ -64,8 +64,8 @@ fn other_owner(folder: &Path) -> Option<u32> {
 }
 
 fn failed(file: &StopFile, why: &io::Error) -> Refusal {
-    let path = text::path(&file.path);
-    let refuses = if file.now().is_err() {
+    let path = text::path(&file.file.path);
+    let refuses = if file.all().is_err() {
         ", and every call is refused until it is corrected (`toolhost disable '*'` puts it aside)"
     } else {
         ""
@@ -97,10 +97,11 @@ pub fn disable(settings: &Settings, args: DisableArgs) -> anyhow::Result<ExitCod
         at: second.unwrap_or_default(),
         why,
         ends_calls: args.now,
+        root: None,
     };
     let file = file(settings)?;
     file.order(&stop).map_err(|why| failed(&file, &why))?;
-    let path = text::path(&file.path);
+    let path = text::path(&file.file.path);
     let running = if args.now {
         "end"
     } else {
@@ -146,7 +147,7 @@ fn say_unknown(settings: &Settings, stop: &Stop) {
 }
 
 fn list(settings: &Settings, json: bool) -> anyhow::Result<ExitCode> {
-    let stops = host::stops(settings)?;
+    let stops = StopFile::beside(&host::audit_log(settings)?).all()?;
     words::answer(&json!(stops), json, || {
         let lines: Vec<String> = stops.iter().map(Stop::text).collect();
         if lines.is_empty() {
@@ -162,7 +163,8 @@ pub fn enable(settings: &Settings, args: &EnableArgs) -> anyhow::Result<ExitCode
     let file = file(settings)?;
     // What cannot be recorded is not enabled.
     host::audit_log(settings)?.open()?;
-    let changed = file.change(|stops| stops.remove(&args.named));
+    let stops = &file.file;
+    let changed = stops.change(|stops| stops.remove(|stop| stop.tools == args.named));
     let (was_disabled, stops) = changed.map_err(|why| failed(&file, &why))?;
     let tools = args.named.text();
     let others: String = stops
@@ -182,7 +184,7 @@ pub fn enable(settings: &Settings, args: &EnableArgs) -> anyhow::Result<ExitCode
     record(settings, "enabled", &tools)?;
     words::say(&format!(
         "'{tools}' is enabled in {}",
-        text::path(&file.path)
+        text::path(&file.file.path)
     ));
     if !others.is_empty() {
         words::note(&format!("toolhost: still disabled:{others}"));

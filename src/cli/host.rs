@@ -243,8 +243,8 @@ pub fn read_policies(
 
 /// What the operator disabled.
 pub fn stops(settings: &Settings) -> Result<Arc<policy::Stops>, Refusal> {
-    let log = settings.audit_log.as_deref();
-    let stops = log.map(|log| StopFile::beside(log).now()).transpose()?;
+    let log = audit_log(settings).ok();
+    let stops = log.map(|log| StopFile::beside(&log).now()).transpose()?;
     Ok(stops.unwrap_or_default())
 }
 
@@ -550,6 +550,7 @@ pub fn audit_log(settings: &Settings) -> anyhow::Result<audit::Log> {
         )
     })?;
     let log = audit::Log::with_retention(path, settings.audit_retention);
+    let log = log.with_root(&settings.root);
     Ok(log.with_heads(settings.log_heads.clone()))
 }
 
@@ -632,6 +633,7 @@ pub fn service(
         scripts: settings.bases(),
         settings: service::Settings {
             max_running: launchers.sandbox.slots,
+            program: words::program_at(&settings.root),
             ..service::Settings::default()
         },
     });

@@ -70,6 +70,7 @@ impl Args {
         CallFilter {
             tool: self.tool.clone(),
             caller: self.caller.clone(),
+            root: None,
             refused: self.refused,
             failed: self.failed,
             since: self.since,
@@ -99,9 +100,10 @@ pub fn run(settings: &Settings, args: Args) -> anyhow::Result<ExitCode> {
     match (&args.verb, &args.call) {
         (Some(Verb::Verify(verify)), _) => self::verify(&log, verify),
         (None, Some(call)) => {
-            let past = log.recall(call);
-            let past = past.map_err(|why| Refusal::new(Exit::Caller, printable(&why)))?;
-            words::answer(&past.record, args.json, || words::render(&past.record, &[]));
+            let past = log.recall(call).map(|past| past.record);
+            let found = past.or_else(|why| log.running_call(call).ok_or(why));
+            let record = found.map_err(|why| Refusal::new(Exit::Caller, printable(&why)))?;
+            words::answer(&record, args.json, || words::render(&record, &[]));
             Ok(Exit::Ok.into())
         }
         (None, None) => list(&log, &args).map_err(|why| {

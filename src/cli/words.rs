@@ -6,6 +6,7 @@ use super::settings::Flags;
 use super::terminal;
 use crate::base::json::Indented;
 use crate::base::text;
+pub use crate::base::text::quote;
 use crate::executor::Progress;
 use crate::executor::{Part, ToolAnswer};
 use crate::sandbox;
@@ -65,24 +66,33 @@ pub fn settings() -> &'static [String] {
     SETTINGS.get().map_or(&[], Vec::as_slice)
 }
 
-/// A command of this program, with the settings of this process.
-pub fn command(words: &str) -> String {
-    let settings = settings()
-        .iter()
-        .map(|word| quote(&text::printable(word)) + " ");
-    format!("toolhost {}{words}", settings.collect::<String>())
+/// How a command of this program begins, with the settings of this process. `root`: as `--root`, where
+/// no flag names one.
+pub fn program(root: Option<&Path>) -> String {
+    let named = settings().iter().any(|word| word == "--root");
+    let root = root.filter(|_| !named).map(|root| root.to_string_lossy());
+    let root = root.map(|root| ["--root".to_owned(), root.into_owned()]);
+    let words = root.iter().flatten().chain(settings());
+    words.fold("toolhost".to_owned(), |all, word| {
+        all + " " + &quote(&text::printable(word))
+    })
 }
 
-/// Gives every command in a text, which begins as `` `toolhost VERB ``, the settings of this process.
+/// The same for a host, which serves one root.
+pub fn program_at(root: &Path) -> &'static str {
+    static PROGRAM: OnceLock<String> = OnceLock::new();
+    let root = std::path::absolute(root).unwrap_or_else(|_| root.to_owned());
+    PROGRAM.get_or_init(|| program(Some(&root)))
+}
+
+/// A command of this program, with the settings of this process.
+pub fn command(words: &str) -> String {
+    format!("{} {words}", program(None))
+}
+
+/// Gives every command in a text the settings of this process.
 pub fn with_settings(lines: &str) -> String {
-    let mut parts = lines.split("`toolhost ");
-    let first = parts.next().unwrap_or_default().to_owned();
-    // One that has settings keeps them.
-    let parts = parts.map(|rest| match rest.starts_with("--") {
-        true => format!("`toolhost {rest}"),
-        false => format!("`{}", command(rest)),
-    });
-    parts.fold(first, |all, part| all + &part)
+    text::with_settings(lines, &program(None))
 }
 
 /// Writes lines for the person to standard error; a server writes them to its run log.
@@ -502,18 +512,6 @@ pub fn say_with_answer(value: &impl Serialize, answer: Option<&ToolAnswer>) {
         writeln!(out, "{}", text::Visible(&json))
     };
     note_write_failure(written.and_then(|()| out.flush()));
-}
-
-/// Quotes a word for a shell, if it needs quotes.
-pub fn quote(word: &str) -> String {
-    let plain = word
-        .bytes()
-        .all(|b| b.is_ascii_alphanumeric() || b"/._-+:@%=".contains(&b));
-    if plain {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', r"'\''"))
-    }
 }
 
 /// How long ago a time was, as people read it: `2m 3s ago`.

@@ -143,6 +143,9 @@ pub(super) struct AuditRecord {
     /// another time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub manifest: Option<String>,
+    /// The root of the host that was called.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub root: Option<String>,
     pub digests: Digests,
     pub decision: Decision,
     pub rule: String,
@@ -346,6 +349,7 @@ mod tests {
             trace: Some("0".repeat(32)),
             tool: part.clone(),
             manifest: text.clone(),
+            root: text.clone(),
             digests: Digests {
                 manifest: digest.clone(),
                 script: digest.clone(),

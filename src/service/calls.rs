@@ -222,12 +222,7 @@ impl Calls {
                 principal,
                 ..
             } = &call.state;
-            let is_own = [owner, principal].contains(&&caller.user);
-            let fault = if is_own {
-                output::cancelled()
-            } else {
-                output::cancelled_by(&caller.user)
-            };
+            let fault = output::cancelled_by(&caller.user, [owner, principal]);
             caller.sees(owner, principal).then(|| call.end(fault))
         })
         .flatten()

@@ -353,7 +353,7 @@ impl Catalog {
         if let Some(decisions) = kept.as_ref().filter(|kept: &&Arc<DecisionCache>| {
             let snapshot = Arc::ptr_eq(&kept.snapshot, &snapshot);
             let rules = Arc::ptr_eq(&kept.rules, &rules);
-            let stops = Arc::ptr_eq(&kept.policies.stops, &stops);
+            let stops = kept.policies.stops == stops;
             snapshot && rules && stops && Arc::ptr_eq(&kept.mounts, &Mounts::current())
         }) {
             return Ok(decisions.clone());

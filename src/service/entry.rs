@@ -62,6 +62,8 @@ pub struct Settings {
     pub max_running: usize,
     pub max_queued: usize,
     pub confirmation_timeout: Duration,
+    /// How commands begin that a person runs on this machine, with the settings of this host.
+    pub program: &'static str,
 }
 
 impl Default for Settings {
@@ -70,6 +72,7 @@ impl Default for Settings {
             max_running: MAX_RUNNING,
             max_queued: MAX_QUEUED,
             confirmation_timeout: CONFIRMATION_TIMEOUT,
+            program: "toolhost",
         }
     }
 }
@@ -94,6 +97,7 @@ pub struct Service {
     pub sessions: Arc<Sessions>,
     pub search: Arc<Search>,
     pub(super) meters: Arc<Meters>,
+    pub program: &'static str,
     pipeline: Pipeline,
 }
 
@@ -133,7 +137,7 @@ impl Service {
         let ledger = Arc::new(Ledger::open_beside(audit.path()));
         let process = executors.process.clone();
         let packages = Packages::new(packages, process, audit.clone(), ledger.clone());
-        let stops = StopFile::beside(audit.path());
+        let stops = StopFile::beside(&audit);
         let alerts = audit.alerts().clone();
         let catalog = Catalog::new(registry, rules, executors, scripts, stops, alerts);
         let catalog = Arc::new(catalog);
@@ -185,6 +189,7 @@ impl Service {
             sessions,
             search,
             meters: Arc::default(),
+            program: settings.program,
         })
     }
 

@@ -15,6 +15,7 @@ mod callers;
 mod calls;
 mod catalog;
 mod client_call;
+mod commands;
 mod confining;
 mod confirmation;
 mod decision_cache;

@@ -138,9 +138,12 @@ pub fn cancelled() -> Fault {
     Fault::new(Kind::CancelledError, "The call was cancelled.").retryable()
 }
 
-/// The same, where an operator cancelled a call of another.
-pub fn cancelled_by(operator: &str) -> Fault {
-    let message = format!("{} cancelled the call.", printable(operator));
+/// The same, by whom it was cancelled, where that is none of its `owners`.
+pub fn cancelled_by(who: &str, owners: [&str; 2]) -> Fault {
+    if owners.contains(&who) {
+        return cancelled();
+    }
+    let message = format!("{} cancelled the call.", printable(who));
     Fault {
         origin: Origin::Host,
         ..Fault::new(Kind::CancelledError, message).retryable()

@@ -130,6 +130,11 @@ impl CallRecord {
             transaction: request.reporting.transaction.as_deref().map(part),
             trace: sinks.span.context().map(TraceContext::id),
             tool: part(&request.tool),
+            root: sinks
+                .entry
+                .as_ref()
+                .and_then(|it| it.root())
+                .map(str::to_owned),
             ..AuditRecord::default()
         };
         CallRecord {

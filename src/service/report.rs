@@ -7,7 +7,7 @@ use super::output::{self, Questions};
 use super::quota;
 use super::redaction::Redaction;
 use crate::base::mask::{Hidden, Mask};
-use crate::base::text::{printable, printable_block};
+use crate::base::text::{printable, printable_block, with_settings};
 use crate::egress::Traffic;
 use crate::executor::StoredFile;
 use crate::executor::ToolAnswer;
@@ -263,6 +263,19 @@ impl Report {
                 .to_owned()
         });
         self.for_agents()
+    }
+
+    /// Gives the commands in the texts for the person the settings of this host.
+    pub fn with_settings(mut self, program: &str) -> Report {
+        let denials = self.observed.denials.observed.iter_mut();
+        for ask in denials.flat_map(|denial| &mut denial.ask) {
+            *ask = with_settings(ask, program);
+        }
+        self.outcome = self.outcome.map_fault(|mut fault| {
+            fault.person = fault.person.map(|text| with_settings(&text, program));
+            fault
+        });
+        self
     }
 
     /// Removes the lines that would request what was refused: they name files of this host.

@@ -2,8 +2,10 @@
 //! the same records as those of `toolhost disable` and `enable`; and the records of those about what
 //! another runs.
 
+use super::background::Background;
 use super::entry::Service;
 use super::request::Caller;
+use super::stops::StopFile;
 use crate::base::text::path;
 use crate::fault::{Fault, Kind};
 use crate::policy::{Selector, Stop, stop_selector};
@@ -45,6 +47,7 @@ pub fn disable(service: &Service, order: StopOrder) -> Result<Value, Fault> {
         at: second.unwrap_or_default(),
         why,
         ends_calls,
+        root: service.catalog.stops.root.clone(),
     };
     let ordered = service.catalog.stops.order(&stop);
     ordered.map_err(|why| unchanged(service, &why))?;
@@ -60,16 +63,17 @@ pub fn disable(service: &Service, order: StopOrder) -> Result<Value, Fault> {
     Ok(json!({"disabled": stop, "covers": covered, "recorded": recorded}))
 }
 
-/// Enables what was disabled under this name. Returns the orders that still stop some of it.
+/// Enables what operators of this root disabled under this name. What was ordered on the command line
+/// is taken back there alone. Returns the orders that still stop some of it.
 pub fn enable(service: &Service, operator: &str, tools: &str) -> Result<Value, Fault> {
     let selector = selector(tools)?;
     // What cannot be recorded is not enabled.
     let permit = service.audit.open()?;
-    let changed = service
-        .catalog
-        .stops
-        .change(|stops| stops.remove(&selector));
-    let (was_disabled, stops) = changed.map_err(|why| unchanged(service, &why))?;
+    let StopFile { file, root } = &service.catalog.stops;
+    let changed =
+        file.change(|stops| stops.remove(|stop| stop.tools == selector && stop.root == *root));
+    let (was_disabled, _) = changed.map_err(|why| unchanged(service, &why))?;
+    let stops = service.catalog.stops.now()?;
     let others: Vec<&Stop> = stops.meeting(&selector).collect();
     if !was_disabled {
         let others: String = others
@@ -77,7 +81,7 @@ pub fn enable(service: &Service, operator: &str, tools: &str) -> Result<Value, F
             .map(|stop| format!("{}. ", stop.text()))
             .collect();
         let words = format!(
-            "'{}' itself is not disabled. Nothing was changed.",
+            "'{}' itself is not disabled over HTTP. Nothing was changed.",
             selector.text()
         );
         let fault = Fault::new(Kind::ToolNotFoundError, words);
@@ -100,16 +104,17 @@ fn selector(tools: &str) -> Result<Selector, Fault> {
 
 fn unchanged(service: &Service, why: &io::Error) -> Fault {
     let message = "What is disabled on this host cannot be changed; nothing was changed.";
-    let file = path(&service.catalog.stops.path);
+    let file = path(&service.catalog.stops.file.path);
     Fault::new(Kind::InternalError, message).person(format!("{file}: {why}"))
 }
 
-/// An open call or session that this caller may end and another began.
-pub fn of_another(service: &Service, who: &Caller, id: &str) -> Option<Value> {
-    let call = service
-        .calls
-        .state(who, id)
-        .map(|call| (call.tool, call.caller, call.principal));
+/// An open call or session that this caller may end and another began. A call in the background may
+/// not have entered the pipeline yet.
+pub fn of_another(background: &Background, who: &Caller, id: &str) -> Option<Value> {
+    let service = &background.service;
+    let receipt = || background.receipt(who, id).map(|receipt| receipt.call);
+    let call = service.calls.state(who, id).or_else(receipt);
+    let call = call.map(|call| (call.tool, call.caller, call.principal));
     let mut sessions = service.sessions.of(who).into_iter();
     let session = || {
         sessions

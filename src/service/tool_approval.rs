@@ -176,6 +176,6 @@ pub fn report(service: &Service, reference: &str) -> Result<Value, Fault> {
             report["change"] = json!(moment.change(&tool, &now));
         }
     }
-    report["fix"] = json!(format!("toolhost approve {} --why TEXT", tool.manifest.id));
+    report["fix"] = json!(service.command(&format!("approve {} --why TEXT", tool.manifest.id)));
     Ok(report)
 }

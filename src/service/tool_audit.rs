@@ -3,6 +3,7 @@
 use super::entry::Service;
 use super::script::digest_of_script;
 use super::{packages, readiness};
+use crate::base::text::{quote, with_settings};
 use crate::fault::Fault;
 use crate::policy;
 use crate::registry::Filter;
@@ -42,6 +43,16 @@ pub fn tool(service: &Service, reference: &str) -> Result<Value, Fault> {
         Ok(last) => json!(last),
         Err(why) => json!({ "unreadable": why }),
     };
+    service.add_fixes(
+        &tool.manifest.id,
+        &mut report[policy::audit::LAST_DENIALS]["denials"],
+    );
+    if decision.denied().next().is_some() {
+        if let Some(person) = report["refused"]["person"].as_str() {
+            report["refused"]["person"] = json!(with_settings(person, service.program));
+        }
+        report["fix"] = json!(service.command(&format!("allow {}", quote(&tool.manifest.id))));
+    }
     report[policy::audit::KEPT_PACKAGES] = packages::value(&service.packages.found(&decision));
     Ok(report)
 }

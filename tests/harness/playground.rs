@@ -236,6 +236,13 @@ impl Playground {
             .arg(self.path("state/audit.jsonl"));
     }
 
+    /// How its hosts write a command for a person.
+    pub fn program(&self) -> String {
+        let log = self.path("state/audit.jsonl");
+        let (root, log) = (self.base.display(), log.display());
+        format!("toolhost --root {root} --audit-log {log}")
+    }
+
     /// Any other program as the same user, without layers.
     pub fn outside(&self, program: &str) -> Command {
         let mut command = Command::new(program);

@@ -88,6 +88,9 @@ fn an_operator_sees_every_tool_and_call_and_disables_and_enables() {
     let record = playground.records().pop().unwrap();
     let id = record["call"].as_str().unwrap();
     assert_eq!(web.get(&format!("/v1/log/{id}"), &[&ops]).json(), record);
+    let audit = web.get("/v1/tools/esc:wants/audit", &[&ops]).json();
+    let fix = format!("{} allow esc:wants", playground.program());
+    assert_eq!(audit["fix"], fix);
 
     // Disabled: no call begins, and the record says who ordered it and why.
     for body in ["", "{}", "{\"why\": 1}", "{\"why\": \"x\", \"then\": 1}"] {
@@ -122,6 +125,56 @@ fn an_operator_sees_every_tool_and_call_and_disables_and_enables() {
     }
 }
 
+/// One log and one list of stops serve all roots of a user.
+#[test]
+fn an_operator_has_the_records_and_orders_of_one_root() {
+    let (playground, web, [ops]) = served_to(["ops!"], three_tools);
+    let other_root = playground.path("other");
+    let good = "user_scripts/good";
+    fs::create_dir_all(other_root.join(good)).unwrap();
+    for name in ["main.py", "good.tool.json"] {
+        let from = playground.path(good).join(name);
+        fs::copy(from, other_root.join(good).join(name)).unwrap();
+    }
+    let other = |words: &[&str]| {
+        let mut command = playground.outside(binary().to_str().unwrap());
+        let log = playground.path("state/audit.jsonl");
+        command.arg("--root").arg(&other_root).arg("--audit-log");
+        command.arg(log).args(words);
+        let ended = finish(command, b"");
+        assert_eq!(ended.code, Some(0), "{words:?}: {ended:?}");
+    };
+    let call = || web.call("esc:good", &json!({}), &[&ops]);
+    let order = |what: &str, body: &str| {
+        let path = format!("/v1/tools/esc:good/{what}");
+        post(&web, &path, &ops, body)
+    };
+    other(&["call", "esc:good"]);
+    let record = playground.records().pop().unwrap();
+    let root = other_root.canonicalize().unwrap();
+    assert_eq!(record["root"], root.to_str().unwrap(), "{record}");
+    let hidden = format!("/v1/log/{}", record["call"].as_str().unwrap());
+    web.get(&hidden, &[&ops])
+        .is(404, "ParameterValidationError: No such call");
+    assert_eq!(call().json()["success"], true);
+    let log = web.get("/v1/log", &[&ops]).json();
+    assert_eq!(log["calls"].as_array().unwrap().len(), 1, "{log}");
+
+    // What the command line ordered holds everywhere, and nobody else takes it back.
+    other(&["disable", "esc:good", "--why", "w"]);
+    call().is(403, "AuthorizationError: The operator disabled");
+    order("enable", "").is(404, "ToolNotFoundError: not disabled");
+    call().is(403, "AuthorizationError");
+    other(&["enable", "esc:good"]);
+    assert_eq!(call().json()["success"], true);
+    // What this operator orders holds here alone.
+    order("disable", WHY).is(200, "none");
+    call().is(403, "AuthorizationError");
+    other(&["call", "esc:good"]);
+    order("enable", "").is(200, "none");
+    assert_eq!(call().json()["success"], true);
+}
+
 #[test]
 fn the_difference_from_what_was_approved_is_shown_and_approved_elsewhere() {
     let (playground, web, [ops]) = served_to(["ops!"], |playground| {
@@ -135,10 +188,20 @@ fn the_difference_from_what_was_approved_is_shown_and_approved_elsewhere() {
         (&told()["state"], &told()["change"]["state"]),
         (&json!("not approved"), &json!("noRecord"))
     );
-    assert_eq!(told()["fix"], "toolhost approve esc:code --why TEXT");
+    let approve = format!("{} approve esc:code --why TEXT", playground.program());
+    assert_eq!(told()["fix"], approve);
     let agreed = playground.cli(&["approve", "esc:code", "--why", "read it", "--yes"]);
     assert_eq!(agreed.code, Some(0), "{agreed:?}");
     wait_for("it is approved", || told()["state"] == "approved");
+    // What is written in place is seen at the next look.
+    let script = playground.path("user_scripts/code/main.py");
+    fs::write(&script, "print('2')\n").unwrap();
+    assert_eq!(
+        (&told()["state"], &told()["change"]["state"]),
+        (&json!("changed since approval"), &json!("changed"))
+    );
+    fs::write(&script, "print('1')\n").unwrap();
+    assert_eq!(told()["state"], "approved");
     fs::write(playground.path("user_scripts/code/new.py"), "x = 1\n").unwrap();
     wait_for("it has changed", || told()["change"]["state"] == "changed");
     let change = told()["change"].clone();

@@ -104,12 +104,12 @@ def ordinary(page):
     page.has("/srv/none/x")
     lanes = page.js("[...document.querySelectorAll('.lanes tbody tr')].map((row) => [...row.cells].map((cell) => cell.className).join(' '))")
     assert "asked bad none" in lanes and "asked good good" in lanes, lanes
-    page.has("toolhost allow esc:wants")
+    page.has(page.facts["program"] + " allow esc:wants")
     page.left("tool")
     # A denial of an earlier call has the line that would grant it.
     page.called("esc:tries", {}, "alice")
     page.go("tools/esc:tries@1.0.0")
-    page.has("toolhost allow esc:tries --read /srv/none/tried")
+    page.has(page.facts["program"] + " allow esc:tries --read /srv/none/tried")
 
     page.go("tools/esc:good@1.0.0")
     page.has("Tries esc:good.")
@@ -166,7 +166,7 @@ def ordinary(page):
     page.js("[...document.querySelectorAll('tbody tr')].find((row) => row.textContent.includes('core:run-code')).querySelector('a').click()")
     page.wait("document.querySelector('figure img')?.naturalWidth === 120", "the picture of a past call is there")
     page.go("approvals")
-    page.has("toolhost approve esc:new --why TEXT")
+    page.has(page.facts["program"] + " approve esc:new --why TEXT")
 
     # With the keyboard alone: everything can be reached, seen and is named.
     page.go("tools")

@@ -56,6 +56,31 @@ pub fn path(path: &Path) -> String {
     printable(&path.to_string_lossy())
 }
 
+/// Quotes a word for a shell, if it needs quotes.
+pub fn quote(word: &str) -> String {
+    let plain = word
+        .bytes()
+        .all(|b| b.is_ascii_alphanumeric() || b"/._-+:@%=".contains(&b));
+    if plain {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+/// Has every command in a text, which begins as `` `toolhost VERB ``, begin with `program`, which has
+/// the settings of this process.
+pub fn with_settings(lines: &str, program: &str) -> String {
+    let mut parts = lines.split("`toolhost ");
+    let first = parts.next().unwrap_or_default().to_owned();
+    // One that has settings keeps them.
+    let parts = parts.map(|rest| match rest.starts_with("--") {
+        true => format!("`toolhost {rest}"),
+        false => format!("`{program} {rest}"),
+    });
+    parts.fold(first, |all, part| all + &part)
+}
+
 /// True where `printable` would change nothing.
 pub fn is_printable(text: &str) -> bool {
     !text.chars().any(is_hidden)

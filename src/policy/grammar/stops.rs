@@ -20,6 +20,9 @@ pub struct Stop {
     pub why: String,
     /// Calls that run end, too.
     pub ends_calls: bool,
+    /// Only hosts of this root obey: an operator ordered it over HTTP. `None`: all do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub root: Option<String>,
 }
 
 /// What an order may name: `ns:name`, one version of it (`ns:name@1.2.0`), `ns:*` or `*`.
@@ -55,7 +58,11 @@ impl Stop {
     pub fn text(&self) -> String {
         let Stop { by, at, why, .. } = self;
         let tools = self.tools.text();
-        printable(&format!("'{tools}' is disabled since {at} by {by}: {why}"))
+        let root = self.root.as_ref().map(|root| format!(" in {root}"));
+        let root = root.unwrap_or_default();
+        printable(&format!(
+            "'{tools}' is disabled{root} since {at} by {by}: {why}"
+        ))
     }
 
     /// The fault of every call of this tool. The reason is for the operator alone.
@@ -91,17 +98,24 @@ impl Stops {
         })
     }
 
-    /// Adds an order, in place of an earlier one about the same tools.
+    /// Those that hosts of a root obey.
+    pub fn for_root(&self, root: &str) -> Stops {
+        let obeyed = self.iter();
+        let obeyed = obeyed.filter(|stop| stop.root.as_ref().is_none_or(|of| of == root));
+        Stops(obeyed.cloned().collect())
+    }
+
+    /// Adds an order, in place of an earlier one about the same tools and root.
     pub fn put(&mut self, stop: Stop) {
-        self.remove(&stop.tools);
+        self.remove(|known| known.tools == stop.tools && known.root == stop.root);
         self.0.push(stop);
         self.0.sort_by(|a, b| a.tools.cmp(&b.tools));
     }
 
     /// Whether there was such an order.
-    pub fn remove(&mut self, tools: &Selector) -> bool {
+    pub fn remove(&mut self, is_it: impl Fn(&Stop) -> bool) -> bool {
         let before = self.0.len();
-        self.0.retain(|stop| stop.tools != *tools);
+        self.0.retain(|stop| !is_it(stop));
         self.0.len() < before
     }
 }

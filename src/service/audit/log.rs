@@ -7,11 +7,13 @@
 use super::begun::{self, BEGUN, Begun};
 use super::chain::{Finding, Head};
 use super::segments::{self, MAX_LINE_BYTES, Retention, Segment, ascii, refusal};
-use crate::base::files::Folder;
+use crate::base::files::{self, Folder};
 use crate::base::lock;
+use crate::base::text::cut;
 use crate::fault::Fault;
 use crate::policy;
 use crate::service::alerts::{Alert, Alerts};
+use crate::service::call_ended::CUT;
 use nix::fcntl::OFlag;
 use serde::Serialize;
 use serde::de::IgnoredAny;
@@ -41,6 +43,8 @@ const MAX_REOPENS: usize = 3;
 pub struct Log {
     path: PathBuf,
     retention: Retention,
+    /// The root of the host that writes, which others may share the log with.
+    root: Option<String>,
     /// The file for heads of the chain.
     heads: Option<PathBuf>,
     alerts: Arc<Alerts>,
@@ -103,10 +107,24 @@ impl Log {
         Log {
             path,
             retention,
+            root: None,
             heads: None,
             alerts: Arc::default(),
             state: Arc::default(),
         }
+    }
+
+    /// Names this root in the records of its host.
+    pub fn with_root(self, root: &Path) -> Log {
+        let root = files::resolved(root).to_string_lossy().into_owned();
+        Log {
+            root: Some(cut(&root, CUT)),
+            ..self
+        }
+    }
+
+    pub fn root(&self) -> Option<&str> {
+        self.root.as_deref()
     }
 
     /// Appends heads of the chain to this file.
@@ -422,6 +440,17 @@ impl Log {
         })
     }
 
+    /// The same, of the calls that hosts of this root made.
+    pub fn recall_own(&self, call: &str) -> Result<PastCall, String> {
+        let past = self.recall(call)?;
+        match &self.root {
+            Some(root) if past.record["root"] != **root => {
+                Err("a host of another root made that call".to_owned())
+            }
+            _ => Ok(past),
+        }
+    }
+
     /// The begin of a call without an end, whose host is gone.
     fn begin_of(&self, call: &str) -> Result<Option<Value>, String> {
         let name = segments::name_of(&self.path).map_err(|e| e.to_string())?;
@@ -550,6 +579,10 @@ fn describe(beside: &Folder, shape: &policy::Shape, digest: &str) -> io::Result<
 }
 
 impl RecordPermit {
+    pub fn root(&self) -> Option<&str> {
+        self.log.root()
+    }
+
     /// Writes the begin record, which counts if this host ends before the call. A second one is
     /// ignored.
     pub fn begin(&mut self, record: &impl Serialize) -> Result<(), Fault> {

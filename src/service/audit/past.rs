@@ -20,6 +20,8 @@ const ENDS_WELL: [&str; 2] = ["success", "requires_action"];
 pub struct CallFilter {
     pub tool: Option<Selector>,
     pub caller: Option<String>,
+    /// Those of hosts of this root, where a log is one for several.
+    pub root: Option<String>,
     /// Those that were refused before anything ran.
     pub refused: bool,
     /// Those that ran and failed. Without either, all.
@@ -34,11 +36,12 @@ impl CallFilter {
     pub fn fits(&self, record: &Value) -> bool {
         let is_refused = text(record, "decision") == "refused";
         let tool = self.tool.as_ref();
-        let caller = self.caller.as_deref();
+        let (caller, root) = (self.caller.as_deref(), self.root.as_deref());
         let is_failed = !is_refused && !ENDS_WELL.contains(&text(record, "outcome"));
         let time = text(record, "time").parse::<Timestamp>();
         tool.is_none_or(|tool| tool.matches(text(record, "tool")))
             && caller.is_none_or(|caller| caller == text(record, "user"))
+            && root.is_none_or(|root| text(record, "root") == root)
             && (!self.refused && !self.failed
                 || self.refused && is_refused
                 || self.failed && is_failed)
@@ -120,6 +123,14 @@ impl Log {
             record
         });
         Ok(running.collect())
+    }
+
+    /// The begin record of the one running call whose id begins so.
+    pub fn running_call(&self, call: &str) -> Option<Value> {
+        let running = self.running().ok()?.into_iter();
+        let mut fits = running.filter(|record| text(record, "call").starts_with(call));
+        let one = fits.next();
+        one.filter(|_| fits.next().is_none())
     }
 
     /// What is written from now on.

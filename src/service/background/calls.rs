@@ -176,8 +176,11 @@ impl Background {
         let Some(alive) = lock(&self.alive).clone() else {
             return Err(stopped());
         };
-        let open = Open::new(job.clone());
-        let cancel = open.cancel.clone();
+        let (cancel, cancelled) = oneshot::channel();
+        let open = Open {
+            cancel: Some(cancel),
+            ..Open::new(job.clone())
+        };
         let gone = lock(&self.kept).put(&job.id, Kept::Job(open))?;
         let (begun, receipt) = oneshot::channel();
         let me = self.clone();
@@ -200,7 +203,7 @@ impl Background {
                 return;
             }
             let _ = begun.send(Ok(Receipt::new(&job, None)));
-            me.run(job, request, cancel).await;
+            me.run(job, request, cancelled).await;
         });
         receipt.await.unwrap_or_else(|_| Err(stopped()))
     }
@@ -265,11 +268,11 @@ impl Background {
         })
     }
 
-    async fn run(&self, job: Job, request: CallRequest, cancel: CancellationToken) {
+    async fn run(&self, job: Job, request: CallRequest, cancelled: oneshot::Receiver<Fault>) {
         let label = request.label.clone();
         let over = async {
             tokio::select! {
-                () = cancel.cancelled() => output::cancelled(),
+                Ok(fault) = cancelled => fault,
                 () = self.kill.cancelled() => output::stopped(),
             }
         };
@@ -459,13 +462,16 @@ impl Background {
         let open = kept
             .job(id)
             .filter(|open| is_for(who, &open.job) && open.job.ended.is_none());
-        let Some(cancel) = open.map(|open| open.cancel.clone()) else {
+        let Some(job) = open.map(|open| open.job.clone()) else {
             return false;
         };
         drop(kept);
-        // Otherwise the call has not entered the pipeline yet.
         if !self.service.calls.cancel(who, id) {
-            cancel.cancel();
+            let fault = output::cancelled_by(&who.user, [&job.caller, job.through()]);
+            lock(&self.kept).change(id, |open| {
+                let cancel = open.cancel.take();
+                cancel.map(|cancel| cancel.send(fault));
+            });
         }
         true
     }

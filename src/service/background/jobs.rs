@@ -1,8 +1,9 @@
 //! One call in the background: what is kept of it, and the callback that reports its end.
 
+use crate::fault::Fault;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use tokio_util::sync::CancellationToken;
+use tokio::sync::oneshot;
 
 /// One call in the background, as it is kept. Its arguments are not.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -88,8 +89,8 @@ impl Job {
 #[derive(Debug)]
 pub(super) struct Open {
     pub job: Job,
-    /// Cancels the call.
-    pub cancel: CancellationToken,
+    /// Cancels a call that has not entered the pipeline yet.
+    pub cancel: Option<oneshot::Sender<Fault>>,
     /// The result, if it could not be stored.
     pub unkept: Option<String>,
 }
@@ -98,7 +99,7 @@ impl Open {
     pub fn new(job: Job) -> Open {
         Open {
             job,
-            cancel: CancellationToken::new(),
+            cancel: None,
             unkept: None,
         }
     }

@@ -167,7 +167,7 @@ pub async fn cancel(known: KnownRequest, Path(id): Path<String>) -> Result<Respo
     let server = &known.server;
     let who = known.acting();
     let service = &server.service;
-    let of_another = stop_orders::of_another(service, &who, &id);
+    let of_another = stop_orders::of_another(&server.background, &who, &id);
     if server.background.cancel(&who, &id)
         || service.calls.cancel(&who, &id)
         || service.sessions.end(&who, &id)
@@ -185,7 +185,7 @@ pub async fn cancel(known: KnownRequest, Path(id): Path<String>) -> Result<Respo
 /// `POST /v1/calls/{call}/interrupt`, of a session.
 pub async fn interrupt(known: KnownRequest, Path(id): Path<String>) -> Result<Response, Refusal> {
     let (service, who) = (&known.server.service, known.acting());
-    let of_another = stop_orders::of_another(service, &who, &id);
+    let of_another = stop_orders::of_another(&known.server.background, &who, &id);
     if service.sessions.interrupt(&who, &id) {
         stop_orders::record(service, &who, "interrupted", of_another);
         let done = json!({ "id": id, "interrupted": true });

@@ -65,6 +65,7 @@ pub async fn calls(Operator(known): Operator, uri: Uri) -> Result<Response, Refu
     let wanted = CallFilter {
         tool: tool.map_err(|why| Refusal::malformed(format!("tool: {why}.")))?,
         caller: parameter(&uri, "caller").map(|caller| caller.into_owned()),
+        root: known.server.service.audit.root().map(str::to_owned),
         refused: is_set(&uri, "refused")?,
         failed: is_set(&uri, "failed")?,
         since: None,
@@ -106,9 +107,14 @@ pub async fn call(
 ) -> Result<Response, Refusal> {
     let log = known.server.service.audit.for_reading();
     let readers = known.server.service.limiter.readers.clone();
-    let found = readers.run(&known.caller.user, move || log.recall(&call));
+    let found = readers.run(&known.caller.user, move || log.recall_own(&call));
     match found.await {
-        Ok(Ok(past)) => Ok(reply::json(StatusCode::OK, &past.record)),
+        Ok(Ok(mut past)) => {
+            let tool = past.record["tool"].as_str().unwrap_or_default().to_owned();
+            let service = &known.server.service;
+            service.add_fixes(&tool, &mut past.record["violations"]);
+            Ok(reply::json(StatusCode::OK, &past.record))
+        }
         Ok(Err(why)) => {
             let fault = malformed("No such call is recorded, or it still runs.").person(why);
             let Refusal { fault, .. } = known.refusal(fault);

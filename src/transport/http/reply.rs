@@ -172,7 +172,8 @@ impl Recipient {
     /// A report as this recipient may see it now.
     pub fn view(&self, report: Report) -> Report {
         let operator = self.service.catalog.who(&self.caller, None).operator;
-        report.for_reader(operator, self.label.as_deref())
+        let report = report.for_reader(operator, self.label.as_deref());
+        report.with_settings(self.service.program)
     }
 
     /// Writes a report between two texts.

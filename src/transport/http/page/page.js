@@ -220,30 +220,11 @@ function content(blocks) {
 
 // ---- denials, and the line that would grant them
 
-const OPTIONS = { read: '--read', write: '--write', reach: '--host', host: '--host', connect: '--host', capability: '--capability', call: '--call' };
-
-function quoted(text) {
-  return /^[\w.:@/*+-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`;
-}
-
-// `toolhost allow` asks before it writes, and refuses what is never granted. A name with unseen characters gets no line.
-function grantLine(tool, { operation, target, narrower }) {
-  const id = tool.split('@')[0];
-  // A call that was refused as a whole: `allow` looks at the last one.
-  if (target === 'SecurityError') return `toolhost allow ${quoted(id)}`;
-  const option = OPTIONS[operation];
-  const isNamed = operation !== 'call' || target.includes(':');
-  if (!option || !isNamed || !['manifest', 'policy', null, undefined].includes(narrower)) return null;
-  if (/^[^/.\w*]/.test(target) || shown(target) !== target || target.includes('\n')) return null;
-  return `toolhost allow ${quoted(id)} ${option} ${quoted(target)}`;
-}
-
-function denials(tool, all) {
+function denials(all) {
   const rows = all.map((denial) => {
-    const fix = grantLine(tool, denial);
     const target = el('span', {}, denial.operation ?? denial.kind, ' ', code(denial.target ?? denial.message ?? ''));
     const why = [denial.rule, denial.narrower && ` (${denial.narrower})`, denial.calls > 1 && `, ${denial.calls} calls`];
-    return [target, el('span', {}, why), denial.ask ? el('span', {}, denial.ask) : fix ? line(fix) : 'no grant is proposed'];
+    return [target, el('span', {}, why), denial.ask ? el('span', {}, denial.ask) : denial.fix ? line(denial.fix) : 'no grant is proposed'];
   });
   return table(['Denied', 'By', 'What would grant it'], rows);
 }
@@ -322,8 +303,8 @@ function stops(all, done) {
     done();
   });
   return el('div', { class: 'card' }, el('h3', {}, 'Disabled'), all.map((stop) => el('div', { class: 'actions' },
-    button(['Enable ', stop.tools], () => enable(stop.tools), { 'data-key': `enable ${stop.tools}` }),
-    el('span', {}, `since ${stop.at} by ${stop.by}: ${stop.why}`))));
+    stop.root && button(['Enable ', stop.tools], () => enable(stop.tools), { 'data-key': `enable ${stop.tools}` }),
+    el('span', {}, !stop.root && `${stop.tools}, ordered on the command line, which takes it back: `, `since ${stop.at} by ${stop.by}: ${stop.why}`))));
 }
 
 async function attempt(does) {
@@ -390,7 +371,6 @@ const toolPart = {
   draw({ audit, approval, disabled }, refresh) {
     const last = audit.lastDenials ?? {};
     const limits = audit.limits.map((one) => [code(one.limit), one.asked ?? 'not requested', `${one.ceiling ?? ''} (${one.from})`, String(one.effective ?? 'none'), one.enforcedBy]);
-    const refusedNow = audit.asks.some((ask) => !ask.allowed);
     const { description, parameters } = audit.manifest ?? {};
     const needed = parameters?.required ?? [];
     const words = Object.entries(parameters?.properties ?? {}).map(([name, one]) =>
@@ -402,11 +382,11 @@ const toolPart = {
       audit.refused && el('p', { class: 'notice bad' }, audit.refused.person ?? audit.refused.message),
       el('h2', {}, 'Requested ∩ allowed = enforced'),
       lanes(audit.asks),
-      refusedNow && [el('p', {}, 'What it requests and is denied, this line grants on the host, after it has asked:'), line(`toolhost allow ${audit.tool.split('@')[0]}`)],
+      audit.fix && [el('p', {}, 'What it requests and is denied, this line grants on the host, after it has asked:'), line(audit.fix)],
       el('h2', {}, 'Denials of its last calls'),
       last.unreadable && el('p', { class: 'notice bad' }, last.unreadable),
       last.denials?.length
-        ? [empty('Each line asks before it writes, and refuses what is never granted. Grant what the tool is for.'), denials(audit.tool, last.denials)]
+        ? [empty('Each line asks before it writes, and refuses what is never granted. Grant what the tool is for.'), denials(last.denials)]
         : empty('None is recorded.'),
       last.more > 0 && empty(`${last.more} more.`),
       el('h2', {}, 'How it runs'),
@@ -587,7 +567,7 @@ const callPart = {
         ['notes', record.notes.length ? list(record.notes) : null],
       ]),
       mine ? files(mine) : record.artifacts && filesOfOther(record),
-      record.violations.length > 0 && [el('h2', {}, 'Denials'), denials(tool, record.violations)],
+      record.violations.length > 0 && [el('h2', {}, 'Denials'), denials(record.violations)],
       el('h2', {}, 'Arguments'), el('pre', {}, record.arguments),
       el('details', { 'data-key': 'record' }, el('summary', {}, 'The whole record'), el('pre', {}, record)),
     ];
@@ -651,7 +631,7 @@ function resultOf(outcome) {
     parts.push(el('pre', {}, data));
   }
   if (!data?.results && outcome.logs?.length) parts.push(el('pre', {}, outcome.logs.join('\n')));
-  if (outcome.denials?.observed?.length) parts.push(denials(outcome.tool, outcome.denials.observed));
+  if (outcome.denials?.observed?.length) parts.push(denials(outcome.denials.observed));
   if (outcome.notes?.length) parts.push(list(outcome.notes));
   return [...parts, files(outcome.artifacts)];
 }

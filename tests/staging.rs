@@ -292,48 +292,54 @@ fn a_call_takes_nothing_back_that_another_wrote_meanwhile() {
     let script = "asked = json.load(sys.stdin)\nfile = out / asked['file']\n\
         before = file.read_text() if file.exists() else ''\n\
         if asked['add']: file.write_text(before + asked['add'])\n\
-        end = time.time() + asked['waits']\n\
-        while time.time() < end: time.sleep(0.01)\nprint(1)\n";
+        while not Path(asked['until']).exists(): time.sleep(0.01)\nprint(1)\n";
+    let more = json!({
+        "securityContext": {"fileAccess": {"allowRead": ["./**"], "allowWrite": ["out/*.csv"]}},
+        "execution": {"timeoutMs": 120_000},
+    });
     for playground in Who::both().map(playground) {
-        playground.without_breaker();
-        let out = tool(&playground, "adds", script, json!({}));
-        let asks = |file: &str, add: &str, waits: f64| {
-            let input = json!({"file": file, "add": add, "waits": waits});
+        let folder = playground.tool("adds", "python", &format!("{START}{script}"), more.clone());
+        let out = folder.join("out");
+        fs::create_dir_all(&out).unwrap();
+        fs::write(out.join("old.csv"), "old").unwrap();
+        playground.settle();
+        let adds = |file: &str, add: &str, until: &str| {
+            let input = json!({"file": file, "add": add, "until": until});
             playground.call("esc:adds", &input.to_string())
         };
-        // The call has its copies before the others end.
-        let beside = |file: &str, add: &str, others: &[(&str, &str)]| {
-            std::thread::scope(|scope| {
-                let slow = scope.spawn(|| asks(file, add, 4.0));
-                playground.runs("user_scripts/adds/main.py", 1);
-                for (file, add) in others {
-                    assert_eq!(asks(file, add, 0.0).code, Some(0));
-                }
-                slow.join().unwrap()
-            })
-        };
-        for (file, add, lost) in [
+        for (number, (file, add, is_lost)) in [
             ("new.csv", " c", true),
             ("old.csv", " c", true),
             ("old.csv", "", false),
             ("own.csv", " c", false),
-        ] {
-            let others = [("old.csv", " d"), ("new.csv", " d")];
-            let ended = beside(file, add, &others);
-            let why = &ended.out["error"];
-            let is_told = why["details"].as_str().is_some_and(|details| {
-                let line = format!("not published: out/{file}: it was changed by another");
-                details.contains(&line)
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let ended = std::thread::scope(|scope| {
+                let until = format!("ended-{number}");
+                let call = scope.spawn(move || adds(file, add, &until));
+                // It has its copies now, and ends after the others.
+                playground.runs("user_scripts/adds/main.py", 1);
+                for other in ["old.csv", "new.csv"] {
+                    assert_eq!(adds(other, " d", "main.py").code, Some(0));
+                }
+                fs::write(folder.join(format!("ended-{number}")), "").unwrap();
+                call.join().unwrap()
             });
-            assert_eq!(is_told, lost, "{file}: {ended:?}");
-            assert_eq!(ended.code == Some(0), !lost, "{file}: {ended:?}");
-            assert!(!lost || why["retryable"] == true, "{file}: {ended:?}");
+            let why = &ended.out["error"];
+            let line = format!("not published: out/{file}: it was changed by another");
+            let details = why["details"].as_str().unwrap_or_default();
+            assert_eq!(details.contains(&line), is_lost, "{file}: {ended:?}");
+            assert_eq!(why["retryable"] == true, is_lost, "{file}: {ended:?}");
+            assert_eq!(ended.code != Some(0), is_lost, "{file}: {ended:?}");
         }
-        let all = "old d d d d";
-        assert_eq!(files(&out)["old.csv"], all);
-        assert_eq!(files(&out)["new.csv"], " d d d d");
-        assert_eq!(files(&out)["own.csv"], " c");
-        assert_eq!(files(&out).len(), 3, "{:?}", files(&out));
+        let now = are(&[
+            ("new.csv", " d d d d"),
+            ("old.csv", "old d d d d"),
+            ("own.csv", " c"),
+        ]);
+        assert_eq!(files(&out), now);
     }
 }
 

@@ -43,7 +43,7 @@ struct PublishRefusal {
 }
 
 impl PublishRefusal {
-    /// What it changed is no longer what was copied for it.
+    /// Another changed what was copied for the call.
     fn overtaken() -> PublishRefusal {
         let why = "it was changed by another while the call ran, so it was left; call again";
         PublishRefusal {

@@ -427,7 +427,7 @@ impl Scratch {
             .filter(|path| stage.copies_at(path))
             .filter_map(|path| path.file_name())
         {
-            // A name that is no text is not published.
+            // Only names that are text are published.
             if let (Ok(original), Some(name)) = (stamp_at(from, name), name.to_str()) {
                 originals.insert(name.to_owned(), original);
             }

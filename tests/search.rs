@@ -476,6 +476,83 @@ fn an_embedding_server_orders_hits_and_words_do_where_it_fails() {
     );
 }
 
+/// A model of four words in two directions: heat, and paper.
+fn write_model(folder: &Path) {
+    let rows: [f32; 10] = [0.0, 0.0, 1.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0, 1.0];
+    let header = json!({"embeddings": {"dtype": "F32", "shape": [5, 2], "data_offsets": [0, 40]}});
+    let header = header.to_string().into_bytes();
+    let numbers = rows.iter().flat_map(|row| row.to_le_bytes());
+    let length = (header.len() as u64).to_le_bytes();
+    let model: Vec<u8> = length.into_iter().chain(header).chain(numbers).collect();
+    let tokenizer = json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "post_processor": null, "decoder": null,
+        "normalizer": {"type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true,
+            "strip_accents": null, "lowercase": true},
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": 100,
+            "vocab": {"[UNK]": 0, "hot": 1, "thermometer": 2, "paper": 3, "page": 4}},
+    });
+    fs::create_dir(folder).unwrap();
+    fs::write(folder.join("model.safetensors"), model).unwrap();
+    fs::write(folder.join("tokenizer.json"), tokenizer.to_string()).unwrap();
+    fs::write(folder.join("config.json"), "{\"normalize\": true}").unwrap();
+}
+
+#[test]
+fn a_model_in_a_folder_orders_hits_in_a_build_that_reads_one() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    for (name, description) in [
+        ("room", "Reads the thermometer."),
+        ("sheet", "Prints a page."),
+    ] {
+        playground.tool(
+            name,
+            "python",
+            "print(1)\n",
+            json!({"description": description}),
+        );
+    }
+    playground.settle();
+    write_model(&playground.path("state/model"));
+    let config = private(
+        &playground,
+        "state/config.toml",
+        "[search]\nmodel = \"model\"\n",
+    );
+    let found = |words: &str| playground.cli(&["--config", &config, "search", "--json", words]);
+    let hot = found("hot");
+    if !cfg!(feature = "static-model") {
+        assert!(hot.stderr.contains("--features static-model"), "{hot:?}");
+        return;
+    }
+    assert_eq!(hot.out["tools"][0]["toolId"], "esc:room", "{hot:?}");
+    let paper = found("paper");
+    assert_eq!(paper.out["tools"][0]["toolId"], "esc:sheet", "{paper:?}");
+    let unknown = found("prints");
+    assert_eq!(
+        unknown.out["tools"][0]["toolId"], "esc:sheet",
+        "{unknown:?}"
+    );
+    assert!(unknown.stderr.contains("by words"), "{unknown:?}");
+    let both = private(
+        &playground,
+        "state/both.toml",
+        "[search]\nmodel = \"model\"\nname = \"x\"\n",
+    );
+    let refused = playground.cli(&["--config", &both, "search", "hot"]);
+    assert!(
+        refused.stderr.contains("or the folder `model` alone"),
+        "{refused:?}"
+    );
+    fs::write(playground.path("state/model/model.safetensors"), "no model").unwrap();
+    let refused = found("hot");
+    assert!(
+        refused.stderr.contains("no model that can be read"),
+        "{refused:?}"
+    );
+}
+
 #[test]
 fn lean_lists_are_shorter_and_say_the_same_tools() {
     let host = host();

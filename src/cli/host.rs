@@ -638,7 +638,7 @@ pub fn service(
         },
     });
     start_traces(settings, &service);
-    if let Some(embedder) = embedder(settings, &Handle::current()) {
+    if let Some(embedder) = embedder(settings, &Handle::current())? {
         service.search.embed_by(embedder);
     }
     if let Some(alerts) = settings.config.alerts.clone() {
@@ -650,10 +650,12 @@ pub fn service(
     Ok(service)
 }
 
-/// The embedding server of searches, if one is configured.
-pub fn embedder(settings: &Settings, runtime: &Handle) -> Option<Embedder> {
-    let (settings, _) = settings.servers.embeddings.clone()?;
-    Some(Embedder::new(settings, runtime.clone()))
+/// What makes embeddings for searches, if it is configured.
+pub fn embedder(settings: &Settings, runtime: &Handle) -> anyhow::Result<Option<Embedder>> {
+    let configured = settings.servers.embeddings.clone();
+    let made = configured.map(|(settings, _)| Embedder::new(settings, runtime.clone()));
+    made.transpose()
+        .map_err(|why| anyhow::anyhow!("[search] model: {why}"))
 }
 
 /// The store of artifacts, beside the audit log.

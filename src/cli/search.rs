@@ -42,7 +42,7 @@ pub fn run(settings: &Settings, args: &Args) -> anyhow::Result<ExitCode> {
     let caller = args.caller.clone().unwrap_or_else(host::login);
     let used = used.of(index.tools(), Some(&caller));
     let runtime = process::runtime()?;
-    let embedder = host::embedder(settings, runtime.handle());
+    let embedder = host::embedder(settings, runtime.handle())?;
     let question = args.query.join(" ");
     let limit = args.limit as usize;
     let embedder = embedder.as_ref();

@@ -465,7 +465,10 @@ fn artifacts(list: &Value) -> String {
         }
     };
     let all = list.as_array().map(Vec::as_slice).unwrap_or_default();
+    // What a call leaves in its scratch is told of scripts alone.
+    let in_scratch = |a: &&Value| a["path"].as_str().is_some_and(|it| it.starts_with("/tmp/"));
     all.iter()
+        .filter(|a| !in_scratch(a))
         .map(|a| format!("{} {}", a["path"].as_str().unwrap_or("?"), word(a)))
         .collect::<Vec<_>>()
         .join(", ")

@@ -1,11 +1,11 @@
 //! `[model]` of a config file: the model server of `POST /v1/responses`. `[search]`: an embedding
-//! server.
+//! server or model.
 
 use super::brokers::one_for_all;
 use crate::manifest::host::Host;
 use crate::policy::{CallbackUrl, host_range};
 use crate::service::endpoint::Endpoint;
-use crate::service::search::EmbeddingSettings;
+use crate::service::search::{EmbeddingServer, EmbeddingSettings, static_model};
 use crate::transport::responses::{Bounds, ModelSettings};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -25,13 +25,15 @@ pub(super) struct ModelConfig {
     tokens_per_hour: Option<u64>,
 }
 
-/// `[search]`: an embedding server.
+/// `[search]`: an embedding server, or a model on this machine.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct SearchConfig {
-    url: String,
+    /// The folder of a static model.
+    model: Option<PathBuf>,
+    url: Option<String>,
     /// The model that the server is asked for.
-    name: String,
+    name: Option<String>,
     key: Option<String>,
     #[serde(default)]
     ranges: Vec<String>,
@@ -54,17 +56,33 @@ pub(super) fn servers(
     proxy: Option<&String>,
 ) -> Result<Servers, String> {
     let model = model.map(|given| one(given, folder, proxy)).transpose();
-    let embeddings = search.map(|it| {
-        let url = format!("{}/embeddings", it.url.trim_end_matches('/'));
-        let (endpoint, files) = endpoint(&url, it.key, &it.ranges, folder, proxy)?;
-        let model = it.name;
-        Ok((EmbeddingSettings { endpoint, model }, files))
-    });
-    let embeddings = embeddings.transpose();
+    let embeddings = search.map(|it| embeddings(it, folder, proxy)).transpose();
     Ok(Servers {
         model: model.map_err(|why| format!("[model] {why}"))?,
-        embeddings: embeddings.map_err(|why: String| format!("[search] {why}"))?,
+        embeddings: embeddings.map_err(|why| format!("[search] {why}"))?,
     })
+}
+
+fn embeddings(
+    given: SearchConfig,
+    folder: &Path,
+    proxy: Option<&String>,
+) -> Result<WithKeyFile<EmbeddingSettings>, String> {
+    let is_alone = given.key.is_none() && given.ranges.is_empty();
+    match (given.model, given.url, given.name) {
+        (Some(model), None, None) if is_alone => {
+            let model = folder.join(model);
+            let files = static_model::files(&model).collect();
+            Ok((EmbeddingSettings::Model(model), files))
+        }
+        (None, Some(url), Some(model)) => {
+            let url = format!("{}/embeddings", url.trim_end_matches('/'));
+            let (endpoint, files) = endpoint(&url, given.key, &given.ranges, folder, proxy)?;
+            let server = EmbeddingServer { endpoint, model };
+            Ok((EmbeddingSettings::Server(server), files))
+        }
+        _ => Err("write `url` and `name` of a server, or the folder `model` alone".to_owned()),
+    }
 }
 
 fn endpoint(

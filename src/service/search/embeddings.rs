@@ -1,7 +1,8 @@
-//! Texts as vectors, by the embedding server that the operator names. It gets the names and
-//! descriptions of tools, and questions; of calls nothing. It is not trusted: its answer is bounded
-//! in bytes and time, and shows in the order of hits alone.
+//! Texts as vectors, by the embedding server that the operator names, or a model on this machine. It
+//! gets the names and descriptions of tools, and questions; of calls nothing. A server is not trusted:
+//! its answer is bounded in bytes and time, and shows in the order of hits alone.
 
+use super::static_model::StaticModel;
 use crate::base::{lock, text};
 use crate::registry::Tool;
 use crate::service::endpoint::Endpoint;
@@ -9,6 +10,7 @@ use http_body_util::{BodyExt, Limited};
 use serde::Deserialize;
 use serde_json::json;
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::runtime::Handle;
@@ -27,14 +29,26 @@ const MAX_NUMBERS: usize = 8_192;
 const MAX_VECTORS: usize = 10_000;
 
 #[derive(Clone, Debug)]
-pub struct EmbeddingSettings {
+pub enum EmbeddingSettings {
+    Server(EmbeddingServer),
+    /// The folder of a static model.
+    Model(PathBuf),
+}
+
+#[derive(Clone, Debug)]
+pub struct EmbeddingServer {
     pub endpoint: Endpoint,
     /// The model that the server is asked for.
     pub model: String,
 }
 
+enum Source {
+    Server(EmbeddingServer),
+    Model(StaticModel),
+}
+
 pub struct Embedder {
-    settings: EmbeddingSettings,
+    source: Source,
     /// Runs the requests of threads that may wait.
     runtime: Handle,
     state: Mutex<Vectors>,
@@ -77,12 +91,17 @@ struct Embedding {
 }
 
 impl Embedder {
-    pub fn new(settings: EmbeddingSettings, runtime: Handle) -> Embedder {
-        Embedder {
-            settings,
+    /// Reads the model where there is one.
+    pub fn new(settings: EmbeddingSettings, runtime: Handle) -> Result<Embedder, String> {
+        let source = match settings {
+            EmbeddingSettings::Server(server) => Source::Server(server),
+            EmbeddingSettings::Model(folder) => Source::Model(StaticModel::read(&folder)?),
+        };
+        Ok(Embedder {
+            source,
             runtime,
             state: Mutex::default(),
-        }
+        })
     }
 
     /// The cosines of a question and these tools, in their order. Blocks. `None`: there are none.
@@ -101,7 +120,9 @@ impl Embedder {
             Err(failure) => failure,
         };
         let state = &mut *lock(&self.state);
-        state.failed = Some(Instant::now() + PAUSE);
+        // A model fails at one question, and not at the next.
+        let is_server = matches!(self.source, Source::Server(_));
+        state.failed = is_server.then(|| Instant::now() + PAUSE);
         let why = match failure {
             Failure::TooLong => "it takes too long".to_owned(),
             Failure::Other(why) => {
@@ -109,7 +130,7 @@ impl Embedder {
                 why
             }
         };
-        tracing::warn!(target: "toolhost::search", "the embedding server: {why}");
+        tracing::warn!(target: "toolhost::search", "embeddings: {why}");
         None
     }
 
@@ -127,7 +148,7 @@ impl Embedder {
         let until = Instant::now() + PATIENCE;
         let mut asked = None;
         for texts in missing.chunks(MAX_TEXTS) {
-            let asking = async { timeout_at(until, self.ask(principal, texts)).await };
+            let asking = async { timeout_at(until, self.vectors(principal, texts)).await };
             let new = self.runtime.block_on(asking);
             let mut new = texts
                 .iter()
@@ -139,13 +160,16 @@ impl Embedder {
             // Where time runs out, the next search goes on from here.
             lock(&self.state).known.extend(new);
         }
-        let (_, asked) = asked.ok_or("it sent no vector")?;
+        let (_, asked) = asked.ok_or("there is no vector")?;
+        if asked.iter().all(|number| *number == 0.0) {
+            return Err("the model knows no word of the question".into());
+        }
         let known = &mut lock(&self.state).known;
         if texts
             .iter()
             .any(|text| known.get(text).is_none_or(|it| it.len() != asked.len()))
         {
-            return Err("its vectors differ in length".into());
+            return Err("the vectors differ in length".into());
         }
         if known.len() > MAX_VECTORS {
             known.retain(|text, _| texts.contains(text));
@@ -158,9 +182,22 @@ impl Embedder {
         Ok(cosines.collect())
     }
 
+    async fn vectors(&self, principal: &str, texts: &[String]) -> Result<Vec<Vector>, Failure> {
+        match &self.source {
+            Source::Server(server) => server.ask(principal, texts).await,
+            Source::Model(model) => {
+                let vectors = model.encode(texts).into_iter();
+                let vectors = vectors.map(|vector| unit(&vector).unwrap_or_else(|| vector.into()));
+                Ok(vectors.collect())
+            }
+        }
+    }
+}
+
+impl EmbeddingServer {
     async fn ask(&self, principal: &str, texts: &[String]) -> Result<Vec<Vector>, Failure> {
-        let body = json!({"model": self.settings.model, "input": texts});
-        let endpoint = &self.settings.endpoint;
+        let body = json!({"model": self.model, "input": texts});
+        let endpoint = &self.endpoint;
         let asked = endpoint.post(principal, "search", body.to_string()).await;
         // The connection ends with it, so it is held until the body was read.
         let asked = asked.map_err(|error| Failure::Other(error.words()));

@@ -4,6 +4,7 @@ mod embeddings;
 mod index;
 pub mod named_call;
 mod sample;
+pub mod static_model;
 
 use super::audit::{Log, Usage, UsageByTool};
 use super::catalog::Catalog;
@@ -12,7 +13,7 @@ use super::request::Caller;
 use crate::base::{lock, text};
 use crate::executor::{self, Ending, Executor, Outcome};
 use crate::registry::Tool;
-pub use embeddings::{Embedder, EmbeddingSettings};
+pub use embeddings::{Embedder, EmbeddingServer, EmbeddingSettings};
 pub use index::{Hit, SearchIndex};
 pub use sample::input as sample;
 use serde_json::{Value, json};
@@ -44,7 +45,7 @@ pub struct Found {
 }
 
 impl Found {
-    /// By vectors where there is an embedding server that answers, else by words. May block.
+    /// By vectors where there are embeddings, else by words. May block.
     /// `principal`: who pays.
     pub fn of(
         index: &SearchIndex,
@@ -63,7 +64,8 @@ impl Found {
         let cosines = cosines.flatten();
         Found {
             hits: index.find(question, limit, used, cosines, can_take),
-            note: failed.then_some("The embedding server did not answer: these hits are by words."),
+            note: failed
+                .then_some("There are no embeddings for this question: these hits are by words."),
         }
     }
 
@@ -93,7 +95,7 @@ impl Search {
         }
     }
 
-    /// Has an embedding server order the hits.
+    /// Has embeddings order the hits.
     pub fn embed_by(&self, embedder: Embedder) {
         let _ = self.embedder.set(embedder);
     }

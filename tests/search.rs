@@ -548,7 +548,7 @@ fn a_model_in_a_folder_orders_hits_in_a_build_that_reads_one() {
     fs::write(playground.path("state/model/model.safetensors"), "no model").unwrap();
     let refused = found("hot");
     assert!(
-        refused.stderr.contains("no model that can be read"),
+        refused.stderr.contains("cannot be read as a model"),
         "{refused:?}"
     );
 }

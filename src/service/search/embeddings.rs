@@ -160,7 +160,7 @@ impl Embedder {
             // Where time runs out, the next search goes on from here.
             lock(&self.state).known.extend(new);
         }
-        let (_, asked) = asked.ok_or("there is no vector")?;
+        let (_, asked) = asked.ok_or("it sent no vector")?;
         if asked.iter().all(|number| *number == 0.0) {
             return Err("the model knows no word of the question".into());
         }

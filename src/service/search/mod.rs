@@ -64,8 +64,7 @@ impl Found {
         let cosines = cosines.flatten();
         Found {
             hits: index.find(question, limit, used, cosines, can_take),
-            note: failed
-                .then_some("There are no embeddings for this question: these hits are by words."),
+            note: failed.then_some("Embeddings failed for this question: these hits are by words."),
         }
     }
 

@@ -33,7 +33,7 @@ impl StaticModel {
         let model = model2vec_rs::model::StaticModel::from_bytes(tokenizer?, model?, config?, None);
         model
             .map(StaticModel)
-            .map_err(|why| format!("{}: it is no model that can be read: {why:#}", path(folder)))
+            .map_err(|why| format!("{}: it cannot be read as a model: {why:#}", path(folder)))
     }
 
     /// A vector for each text: all zeros where the model knows no piece of it.

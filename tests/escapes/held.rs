@@ -369,6 +369,9 @@ fn one_callers_spinners_leave_another_its_share() {
     let mut web = web;
     web.signal(Signal::SIGTERM);
     web.ended(PATIENCE).unwrap();
+    // What a host left at its end goes with the next one.
+    let (next, [quiet]) = crate::http::Web::for_callers(&playground, ["quiet"]);
+    next.call("esc:work", &json!({}), &[&quiet]).json();
     wait_for("it is gone", || above.iter().all(|group| !group.exists()));
 }
 

@@ -15,14 +15,16 @@ use crate::quantity::Limit;
 use crate::runtimes;
 use crate::sandbox::{self, CALL_FOLDER, CALL_OUTPUT, Originals, StagedFolder};
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, RenameFlags, renameat, renameat2};
+use nix::fcntl::{AtFlags, Flock, FlockArg, OFlag, renameat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat, fstatat};
 use nix::unistd::{UnlinkatFlags, fchown, unlinkat};
+use std::cell::Cell;
 use std::ffi::{CStr, CString};
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::time::Duration;
 
 /// Most files in one staged folder.
 const MAX_FILES: usize = 1000;
@@ -35,6 +37,10 @@ const MAX_ORIGINALS: u64 = 64 << 20;
 /// A temporary file of ours that is this old belongs to no call that still runs, seconds.
 const ABANDONED_AFTER_SECONDS: i64 = 3600;
 const PREFIX: &str = ".toolhost-";
+/// How often, and how long each time, a call waits at one folder for others that give files their
+/// places.
+const MAX_WAITS: u32 = 500;
+const WAIT: Duration = Duration::from_millis(2);
 
 /// Why a file is not published: a rule, or this host could not write it.
 struct PublishRefusal {
@@ -365,12 +371,14 @@ fn one(
             .as_str()
             .into());
     }
+    let waits = Cell::new(MAX_WAITS);
     for name in names {
         let original = name.to_str().ok().and_then(|name| originals.get(name));
         let place = Place {
             to: &to,
             name: &name,
             original,
+            waits: &waits,
         };
         let outcome = file(copy, &place, stage, most, owner);
         // Escaped for the report.
@@ -447,12 +455,14 @@ struct Place<'p> {
     name: &'p CStr,
     /// What was there when the call got its copies.
     original: Option<&'p Stamp>,
+    /// How often its call may still wait at this folder.
+    waits: &'p Cell<u32>,
 }
 
 impl Place<'_> {
-    /// Whether what lies under this name is the original.
-    fn is_original(&self, name: &CStr) -> std::io::Result<bool> {
-        let now = match fstatat(self.to, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
+    /// Whether what lies there now is the original.
+    fn is_original(&self) -> std::io::Result<bool> {
+        let now = match fstatat(self.to, self.name, AtFlags::AT_SYMLINK_NOFOLLOW) {
             Ok(now) if files::is(now.st_mode, SFlag::S_IFDIR) => return Err(Errno::EISDIR.into()),
             Ok(now) => Some(Stamp::from(&now)),
             Err(Errno::ENOENT) => None,
@@ -466,7 +476,7 @@ impl Place<'_> {
 
     /// False: another changed it meanwhile, and nothing is written.
     fn write(&self, source: &std::fs::File, size: u64, mode: u32) -> std::io::Result<bool> {
-        if !self.is_original(self.name)? {
+        if !self.is_original()? {
             return Ok(false);
         }
         let temporary = CString::new(format!("{PREFIX}{}", uuid::Uuid::now_v7()))?;
@@ -481,39 +491,35 @@ impl Place<'_> {
             if std::io::copy(&mut source.take(size), &mut file)? < size {
                 return Err(std::io::ErrorKind::UnexpectedEof.into());
             }
-            self.put(&temporary)
+            let _locked = lock_out_hosts(self.to, self.waits)?;
+            let is_original = self.is_original()?;
+            if is_original {
+                renameat(self.to, temporary.as_c_str(), self.to, self.name)?;
+            }
+            Ok(is_original)
         })();
-        // What it took the place of has its name now.
-        let _ = unlinkat(self.to, temporary.as_c_str(), UnlinkatFlags::NoRemoveDir);
+        if !matches!(written, Ok(true)) {
+            let _ = unlinkat(self.to, temporary.as_c_str(), UnlinkatFlags::NoRemoveDir);
+        }
         written
     }
+}
 
-    /// Gives a file its place. One that took the place of another than the original gives it back.
-    fn put(&self, file: &CStr) -> std::io::Result<bool> {
-        let swap = |how| renameat2(self.to, file, self.to, self.name, how);
-        let how = if self.original.is_some() {
-            RenameFlags::RENAME_EXCHANGE
-        } else {
-            RenameFlags::RENAME_NOREPLACE
+/// Keeps other hosts from giving files their places in a folder (flock(2)). That takes an instant: a
+/// lock that is held longer is a stranger's, and ignored, as where a file system has none.
+fn lock_out_hosts(
+    folder: &OwnedFd,
+    waits: &Cell<u32>,
+) -> std::io::Result<Option<Flock<std::fs::File>>> {
+    let mut file = std::fs::File::from(open_at(folder, ".", OFlag::O_DIRECTORY)?);
+    loop {
+        file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(locked) => return Ok(Some(locked)),
+            Err((back, Errno::EWOULDBLOCK)) if waits.get() > 0 => back,
+            Err(_) => return Ok(None),
         };
-        match swap(how) {
-            Ok(()) if self.original.is_none() => Ok(true),
-            Ok(()) => {
-                let is_original = self.is_original(file);
-                if !matches!(is_original, Ok(true)) {
-                    swap(RenameFlags::RENAME_EXCHANGE)?;
-                }
-                is_original
-            }
-            Err(Errno::ENOENT | Errno::EEXIST) => Ok(false),
-            // A file system without such steps (rename(2)).
-            Err(Errno::EINVAL) if self.is_original(self.name)? => {
-                renameat(self.to, file, self.to, self.name)?;
-                Ok(true)
-            }
-            Err(Errno::EINVAL) => Ok(false),
-            Err(errno) => Err(errno.into()),
-        }
+        waits.set(waits.get() - 1);
+        std::thread::sleep(WAIT);
     }
 }
 

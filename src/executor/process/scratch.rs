@@ -14,8 +14,9 @@ use std::path::Path;
 /// The scratch folder, and how its output folder is reached from it.
 const SCRATCH: &str = "/tmp/";
 const OUTPUT_BELOW: &str = "call/output";
-/// Most paths that are looked for.
+/// Most paths of a text that are looked for, and characters of each: a tool chooses its answer.
 const MOST_PATHS: usize = 50;
+const MAX_PATH_CHARS: usize = 1024;
 
 /// The files outside of the output folder whose paths stand in these texts. `output`: that folder, of a
 /// call whose processes are all gone.
@@ -27,8 +28,9 @@ pub fn named(output: Option<&OwnedFd>, texts: &[&str]) -> Vec<Artifact> {
     let Some(scratch) = output.and_then(scratch) else {
         return Vec::new();
     };
-    let paths = paths.into_iter().take(MOST_PATHS);
-    let files = paths.filter_map(|path| Some((path, file(&scratch, path)?)));
+    let files = paths
+        .into_iter()
+        .filter_map(|path| Some((path, file(&scratch, path)?)));
     let why = format!(
         "it lies in the scratch of its call, which is gone; write results to {CALL_OUTPUT}"
     );
@@ -54,8 +56,11 @@ fn paths(text: &str) -> impl Iterator<Item = &str> {
         let before = text[..*at].chars().next_back();
         before.is_none_or(|c| !is_part(c) || c == '=')
     });
-    let paths = found.filter_map(|(at, _)| text[at..].split(|c| !is_part(c)).next());
-    let paths = paths.map(|path| path.trim_end_matches('.'));
+    let paths = found.take(MOST_PATHS).map(|(at, _)| {
+        let part = text[at..].chars().take(MAX_PATH_CHARS);
+        let length: usize = part.take_while(|c| is_part(*c)).map(char::len_utf8).sum();
+        text[at..at + length].trim_end_matches('.')
+    });
     paths.filter(|path| !Path::new(path).starts_with(CALL_FOLDER))
 }
 
@@ -82,4 +87,18 @@ fn file(scratch: &OwnedFd, path: &str) -> Option<FileStat> {
     }
     let facts = fstatat(folder.as_fd(), name, AtFlags::AT_SYMLINK_NOFOLLOW).ok()?;
     (files::is(facts.st_mode, SFlag::S_IFREG) && facts.st_dev == own.st_dev).then_some(facts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{MAX_PATH_CHARS, MOST_PATHS, paths};
+
+    /// Each begins a path that is as long as the rest.
+    #[test]
+    fn an_answer_full_of_paths_costs_no_more_than_a_few() {
+        let text = "=/tmp/".repeat(100_000);
+        assert_eq!(paths(&text).count(), MOST_PATHS);
+        assert!(paths(&text).all(|path| path.len() <= MAX_PATH_CHARS));
+        assert!(paths("wrote /tmp/a.txt.").eq(["/tmp/a.txt"]));
+    }
 }

@@ -2,11 +2,13 @@
 //! holds it to what the operator approved; anyone can read, and prove, exactly what it may touch.
 //!
 //! Each module imports only from lower floors (its number), and `policy` also from `manifest`:
-//! `tests/tidy.rs`. Below them all lie the crates `toolhost-base` and `toolhost-sandbox`.
+//! `tests/tidy.rs`. Below them all lie the crates `toolhost-base`,
+//! `toolhost-sandbox` and `toolhost-schemas`.
 
 pub use toolhost_base as base;
 pub use toolhost_base::{fault, quantity};
 pub use toolhost_sandbox as sandbox;
+pub use toolhost_schemas as schemas;
 
 pub mod broker; // 2  messages to and from RabbitMQ and Pulsar
 pub mod cli; // 6  the command line, one file per verb

@@ -3,6 +3,7 @@
 use crate::prelude::*;
 use serde_json::Map;
 use toolhost::manifest::{self, Code, Problem, Severity, schema};
+use toolhost::schemas;
 
 /// A good manifest. Cases replace one piece of it.
 pub const GOOD: &str = include_str!("manifests/good.tool.json");
@@ -146,7 +147,7 @@ fn warnings_leave_the_tool_loaded() {
 }
 
 fn published() -> schema::Schema {
-    schema::Schema::compile(&manifest::SCHEMA).expect("compiles")
+    schema::Schema::compile(&schemas::MANIFEST.json).expect("compiles")
 }
 
 #[test]

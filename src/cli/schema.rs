@@ -2,7 +2,7 @@
 
 use super::refusal::Exit;
 use super::words;
-use crate::{manifest, policy};
+use crate::schemas;
 use std::process::ExitCode;
 
 #[derive(clap::Args, Clone, Debug)]
@@ -21,10 +21,10 @@ pub enum SchemaKind {
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let schema = match args.what {
-        SchemaKind::Manifest => &manifest::SCHEMA,
-        SchemaKind::Policy => policy::schema(),
-        SchemaKind::Callers => policy::callers::schema(),
+        SchemaKind::Manifest => &schemas::MANIFEST,
+        SchemaKind::Policy => &schemas::POLICY,
+        SchemaKind::Callers => &schemas::CALLERS,
     };
-    words::show(format!("{schema:#}\n").as_bytes());
+    words::show(format!("{:#}\n", *schema.json).as_bytes());
     Ok(Exit::Ok.into())
 }

@@ -11,10 +11,10 @@ use super::types::{
 use crate::base::json::{self, Document};
 use crate::base::problem::{Code, Problem};
 use crate::base::text;
+use crate::schemas::{SERVICE, SERVICE_TOOL};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::LazyLock;
 
 /// The members of a tool's descriptor that are not values for its service.
 const OWN: [&str; 5] = ["type", "name", "description", "service", "arguments"];
@@ -32,29 +32,6 @@ pub struct Descriptors {
     pub services: Vec<ServiceDescriptor>,
     pub tools: Vec<Manifest>,
 }
-
-/// The members of a tool that its schema does not name are values for the service, whose descriptor
-/// declares them.
-static TOOL_SCHEMA: LazyLock<Value> = LazyLock::new(|| {
-    serde_json::from_str(include_str!("service_tool.schema.json")).expect("the schema is JSON")
-});
-static SERVICE_SCHEMA: LazyLock<Value> = LazyLock::new(|| {
-    serde_json::from_str(include_str!("service.schema.json")).expect("the schema is JSON")
-});
-
-#[jsonschema::validator(
-    path = "src/manifest/service_tool.schema.json",
-    methods = { validate = false },
-    pattern_options = { engine = regex }
-)]
-struct ToolShape;
-
-#[jsonschema::validator(
-    path = "src/manifest/service.schema.json",
-    methods = { validate = false },
-    pattern_options = { engine = regex }
-)]
-struct ServiceShape;
 
 /// Reads a `*.tool-service.json`: one service, or services and tools by their keys
 /// (`tool-service/ID`, `tool/NAME`).
@@ -169,8 +146,8 @@ fn service(
         );
         return None;
     }
-    if !ServiceShape::is_valid(value) {
-        reader.check_schema(&SERVICE_SCHEMA, ServiceShape::iter_errors, value, at);
+    if !(SERVICE.is_valid)(value) {
+        reader.check_schema(&SERVICE, value, at);
     }
     let WrittenService {
         id,
@@ -255,8 +232,8 @@ struct WrittenTool {
 
 /// A tool's descriptor as the manifest that it stands for.
 fn tool(reader: &mut Reader<'_>, value: &Value, at: &str, bytes: &[u8]) -> Option<Manifest> {
-    if !ToolShape::is_valid(value) {
-        reader.check_schema(&TOOL_SCHEMA, ToolShape::iter_errors, value, at);
+    if !(SERVICE_TOOL.is_valid)(value) {
+        reader.check_schema(&SERVICE_TOOL, value, at);
     }
     for filter in FILTERS
         .iter()

@@ -19,24 +19,9 @@ use super::{arguments, descriptor, document, environment};
 use crate::base::problem::{Code, Problem};
 use crate::base::{json, suggest, text};
 use crate::quantity::{LONG_CHECK_STEPS, Limit, MAX_ENV_BYTES, MAX_HOSTS, MAX_PORTS};
+use crate::schemas::MANIFEST;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::LazyLock;
-
-/// The JSON Schema of a manifest (2020-12): the one table of its fields, for the reader and, by
-/// `toolhost schema manifest`, for editors. `additionalProperties: false` is set where an unknown
-/// name could be a misspelt restriction.
-pub static SCHEMA: LazyLock<Value> = LazyLock::new(|| {
-    serde_json::from_str(include_str!("schema.json")).expect("the schema is JSON")
-});
-
-/// The regex engine takes linear time, because a manifest's author writes the texts that it checks.
-#[jsonschema::validator(
-    path = "src/manifest/schema.json",
-    methods = { validate = false },
-    pattern_options = { engine = regex }
-)]
-struct ManifestSchema;
 
 /// Most patterns in one list.
 const MAX_PATTERNS: usize = 256;
@@ -48,8 +33,8 @@ pub fn read(bytes: &[u8]) -> ManifestResult {
         return read;
     }
     let mut reader = Reader::from_json(&document);
-    if !ManifestSchema::is_valid(&document.value) {
-        reader.check_schema(&SCHEMA, ManifestSchema::iter_errors, &document.value, "");
+    if !(MANIFEST.is_valid)(&document.value) {
+        reader.check_schema(&MANIFEST, &document.value, "");
         reader.refuse_unless_faulty();
     }
     let manifest = manifest(&mut reader, &document.value, bytes);
@@ -144,9 +129,9 @@ fn manifest(reader: &mut Reader<'_>, top: &Value, bytes: &[u8]) -> Option<Manife
 /// in `execution`, where a name looks effective.
 fn warn_of_unknown_names(reader: &mut Reader<'_>, top: &Value, block: &str) {
     let schema = if block.is_empty() {
-        &*SCHEMA
+        &*MANIFEST.json
     } else {
-        &SCHEMA["properties"][&block[1..]]
+        &MANIFEST.json["properties"][&block[1..]]
     };
     let known: Vec<&str> = schema["properties"]
         .as_object()
@@ -165,7 +150,7 @@ fn warn_of_unknown_names(reader: &mut Reader<'_>, top: &Value, block: &str) {
         }
         let fix = match (
             suggest::nearest(name, known.iter().copied()),
-            block_of_field(&SCHEMA, "", name),
+            block_of_field(&MANIFEST.json, "", name),
         ) {
             (Some(near), _) => format!("did you mean `{near}`?"),
             (None, Some(owner)) if block.is_empty() => format!("it belongs in {owner}"),

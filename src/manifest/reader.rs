@@ -6,7 +6,7 @@ use super::schema::must;
 use crate::base::json::{Document, escape_segment};
 use crate::base::problem::{At, Code, Problem, Severity};
 use crate::base::{suggest, text};
-use jsonschema::ErrorIterator;
+use crate::schemas::FileSchema;
 use jsonschema::error::{ValidationError, ValidationErrorKind as Kind};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -86,20 +86,14 @@ impl<'d> Reader<'d> {
 
     /// Reports the errors that a schema finds in the value at `pointer`. `errors` builds all of
     /// them at once.
-    pub fn check_schema<'v>(
-        &mut self,
-        schema: &Value,
-        errors: fn(&'v Value) -> ErrorIterator<'v>,
-        value: &'v Value,
-        pointer: &str,
-    ) {
+    pub fn check_schema<'v>(&mut self, schema: &FileSchema, value: &'v Value, pointer: &str) {
         if !has_at_most(value, &mut { self.format.most_explained }) {
             let message = "this breaks its schema (`toolhost schema manifest`), and is too large \
                 to say where";
             return self.error(Code::Schema, pointer, message);
         }
-        for error in errors(value).take(MAX_PROBLEMS) {
-            self.explain(&error, schema, pointer);
+        for error in (schema.errors)(value).take(MAX_PROBLEMS) {
+            self.explain(&error, &schema.json, pointer);
         }
     }
 

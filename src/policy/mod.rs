@@ -18,9 +18,7 @@ pub use grammar::area::{escape, literal, name_matches};
 pub use grammar::callers::{CALLERS_FILE, EVERYBODY};
 pub use grammar::capability::{grantable, offerable};
 pub use grammar::disk::{certificates, lock_file};
-pub use grammar::file::{
-    DEFAULT_POLICY, HOST_FILE, SUFFIX, is_policy_file, is_rules_file, parse, schema,
-};
+pub use grammar::file::{DEFAULT_POLICY, HOST_FILE, SUFFIX, is_policy_file, is_rules_file, parse};
 pub use grammar::files::SCRIPT_FOLDER;
 pub use grammar::hosts::{range as host_range, risks as host_risks};
 pub use grammar::obeyed::{is_definition, is_obeyed, leads_modules};

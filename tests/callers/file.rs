@@ -3,7 +3,8 @@
 
 use super::{entry, playground, put};
 use crate::prelude::*;
-use toolhost::policy::{CALLERS_FILE, FileProblem, Policies, callers};
+use toolhost::policy::{CALLERS_FILE, FileProblem, Policies};
+use toolhost::schemas;
 
 const HEAD: &str = "[[caller]]\nname = \"a\"\nwhy = \"w\"\ntools = [\"x:*\"]\n";
 
@@ -15,7 +16,7 @@ const REFUSED: &str = include_str!("refused.txt");
 fn what_is_wrong_has_its_place_and_a_mend() {
     let folder = tempfile::tempdir_in("/var/tmp").unwrap();
     let file = folder.path().join(CALLERS_FILE);
-    let schema = jsonschema::validator_for(callers::schema()).expect("the published schema");
+    let schema = jsonschema::validator_for(&schemas::CALLERS.json).expect("the published schema");
     let published = |text: &str| schema.is_valid(&toml::from_str::<Value>(text).unwrap());
     let load = |text: &str| {
         fs::write(&file, text).unwrap();

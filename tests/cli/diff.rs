@@ -5,6 +5,7 @@ use crate::prelude::*;
 use toolhost::manifest::{Manifest, ToolPaths};
 use toolhost::policy::diff::{Powers, between, of_policies};
 use toolhost::policy::{self, Machine, Policies, Policy};
+use toolhost::schemas;
 
 const SILENT: &str = "The change allows nothing new.\n";
 
@@ -108,7 +109,7 @@ fn every_field_of_a_policy_that_changes_is_reported() {
     let read = |text: &str| policy::parse(text, file, false, root).expect("a policy");
     let whole = read(POLICY);
     let mut known = BTreeSet::new();
-    fields(policy::schema(), "", &mut known);
+    fields(&schemas::POLICY.json, "", &mut known);
     let written = |field: &&String| {
         let below = |places: Vec<_>, name: &str| match name {
             "*" => places

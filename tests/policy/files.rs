@@ -3,6 +3,7 @@
 use crate::prelude::*;
 use toolhost::manifest::{Code, Problem, Severity};
 use toolhost::policy::{self, FileProblem, Policies};
+use toolhost::schemas;
 
 const HEAD: &str = "name = \"p\"\nwhy = \"w\"\ntools = [\"a:b\"]\n";
 
@@ -17,7 +18,7 @@ fn parse(text: &str, host: bool) -> Result<policy::Policy, Vec<Problem>> {
 /// The published schema says the same; `inf` and numbers beyond 64 bits are no JSON.
 #[test]
 fn bad_policies_are_refused_at_their_place_and_by_the_published_schema_and_plain_ones_are_read() {
-    let schema = jsonschema::validator_for(policy::schema()).expect("the schema is a schema");
+    let schema = jsonschema::validator_for(&*schemas::POLICY.json).expect("the schema is a schema");
     let mut not_json = 0;
     for row in POLICIES.lines() {
         let columns: Vec<&str> = row.split('|').collect();
@@ -75,7 +76,7 @@ fn bad_heads_are_refused_and_a_cap_is_for_all_tools() {
 
 #[test]
 fn what_schema_prints_is_what_is_read() {
-    let schema = policy::schema();
+    let schema = &*schemas::POLICY.json;
     let compiled = jsonschema::validator_for(schema).expect("the schema is a schema");
     let mut text = policy::DEFAULT_POLICY.to_owned();
     text.push_str("write = []\n[limits]\n");

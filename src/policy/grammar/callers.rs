@@ -10,10 +10,10 @@ use crate::base::text::printable;
 use crate::manifest::Selector;
 use crate::manifest::reader::{Reader, TOML};
 use crate::manifest::{At, Problem};
+use crate::schemas::CALLERS;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::sync::LazyLock;
 use std::time::Duration;
 
 pub const CALLERS_FILE: &str = "callers.policy.toml";
@@ -394,17 +394,6 @@ fn is_name(name: &str) -> bool {
     plain && printable(name) == name && (name == EVERYBODY || !name.contains('*'))
 }
 
-/// JSON Schema (2020-12) of the file, read as TOML.
-pub fn schema() -> &'static Value {
-    static PUBLISHED: LazyLock<Value> = LazyLock::new(|| {
-        serde_json::from_str(include_str!("callers.schema.json")).expect("the schema is JSON")
-    });
-    &PUBLISHED
-}
-
-#[jsonschema::validator(path = "src/policy/grammar/callers.schema.json", methods = { is_valid = false, validate = false })]
-struct CallersSchema;
-
 #[derive(Deserialize)]
 struct ParameterLine {
     tool: Selector,
@@ -420,7 +409,7 @@ struct ParameterLine {
 pub fn parse(source: &str, file: &Path) -> Result<Callers, Vec<Problem>> {
     let document = TomlDocument::parse(source)?;
     let mut it = Reader::new(&document.value, &document, &TOML);
-    it.check_schema(schema(), CallersSchema::iter_errors, &document.value, "");
+    it.check_schema(&CALLERS, &document.value, "");
     let mut list: Vec<CallerRule> = Vec::new();
     for (pointer, entry) in it.list("/caller") {
         let rule = caller(

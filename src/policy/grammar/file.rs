@@ -19,6 +19,7 @@ use crate::base::text;
 use crate::manifest::reader::{MAX_PROBLEMS, Reader, TOML};
 use crate::manifest::{At, Code, Language, Problem, Selector, Severity, StderrRule};
 use crate::quantity::Limit;
+use crate::schemas::POLICY;
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -184,17 +185,6 @@ pub fn parse(source: &str, file: &Path, host: bool, root: &Path) -> Result<Polic
 const EMPTY: &str = "the file is empty: write a policy into it, or remove it (for `toolhost … > \
                      FILE` the shell makes FILE first: print elsewhere, then move it here)";
 
-/// JSON Schema (2020-12) of a policy file, read as TOML.
-pub fn schema() -> &'static Value {
-    static PUBLISHED: LazyLock<Value> = LazyLock::new(|| {
-        serde_json::from_str(include_str!("policy.schema.json")).expect("the schema is JSON")
-    });
-    &PUBLISHED
-}
-
-#[jsonschema::validator(path = "src/policy/grammar/policy.schema.json", methods = { is_valid = false, validate = false })]
-struct PolicySchema;
-
 /// Reads one policy as far as it can be read. A policy with a fault grants nothing to the tools
 /// that it names. `None`: those tools are not known, or the file is `host.policy.toml`.
 pub fn read(source: &str, file: &Path, host: bool, root: &Path) -> (Option<Policy>, Vec<Problem>) {
@@ -215,7 +205,7 @@ pub fn read(source: &str, file: &Path, host: bool, root: &Path) -> (Option<Polic
     };
     let mut reader = Reader::new(&document.value, &document, &TOML);
     let it = &mut reader;
-    it.check_schema(schema(), PolicySchema::iter_errors, &document.value, "");
+    it.check_schema(&POLICY, &document.value, "");
     let name: String = it.get("/name").unwrap_or_default();
     if text::printable(&name) != name {
         it.fault("/name", "`name` must be at most 100 plain characters");

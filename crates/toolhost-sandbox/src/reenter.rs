@@ -3,6 +3,7 @@
 
 use crate::child::launcher;
 use crate::probe;
+use std::ffi::CString;
 use std::process::ExitCode;
 
 /// What a process of this program does instead of the program, by its name.
@@ -22,7 +23,11 @@ pub fn reenter(roles: &[Role]) {
         .iter()
         .chain(roles)
         .find(|(role, _)| name.to_str() == Some(&role_name(role)));
-    if let Some((_, enter)) = role {
+    if let Some((role, enter)) = role {
+        // What `ps` and `top` show: the kernel's own choice is the number of the descriptor that was run.
+        if let Ok(name) = CString::new(role_name(role)) {
+            let _ = nix::sys::prctl::set_name(&name);
+        }
         std::process::exit(i32::from(enter() != ExitCode::SUCCESS));
     }
 }

@@ -4,8 +4,8 @@
 use super::approved::{Approval, ApprovalState, PINNED};
 use super::decision::{Conditions, Decision, Grants};
 use super::verdict::{Narrower, RequestKind};
-use crate::base::files;
 use crate::base::text::{self, printable};
+use crate::base::{self, files};
 use crate::manifest::{Document, Manifest, ToolPaths};
 use crate::policy::grammar::approvals::digest;
 use crate::policy::grammar::{
@@ -102,10 +102,14 @@ impl ToolNow {
         let copied = policies.code.as_ref()?.copy(&self.places, &Code { files });
         let path = self.places.path(name);
         let copy = copied.ok()?.copy_of(&path)?;
-        let [old, new] = [&copy, &path].map(|path| {
+        let [old, new] = [(&copy, before), (&path, &self.details)].map(|(path, side)| {
             let file = files::without_links(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK);
             let bytes = files::whole(file.ok()?.into(), MAX_SHOWN_BYTES).ok()??;
-            String::from_utf8(bytes).ok()
+            // Who reads this agrees to the digest, and not to what lies there by now.
+            let is_it = side["code"][name]
+                .as_str()?
+                .starts_with(&base::sha256_hex(&bytes));
+            is_it.then(|| String::from_utf8(bytes).ok())?
         });
         Some([old?, new?])
     }

@@ -25,7 +25,7 @@ print(json.dumps({'waited': waited, 'before': before, 'own': left(), 'n': given.
 "#;
 
 fn ready() -> Value {
-    json!({"execution": {"ready": true, "timeoutMs": 5000}})
+    json!({"execution": {"ready": true}})
 }
 
 fn policy(playground: &Playground, tool: &str, rest: &str) {
@@ -56,14 +56,10 @@ fn awaits(web: &Web, tool: &str, headers: &[&str], count: usize) {
     let what = format!("{count} processes of {tool} wait: {}", web.said());
     wait_for(&what, || waiting(web, tool, headers).len() == count);
     // They have loaded what they load once they sleep, also for who asks again and again.
-    let mut calm = 0;
+    let mut asleep = None;
     wait_for("they wait for their input", || {
-        calm = if all_sleep(web.child.id()) {
-            calm + 1
-        } else {
-            0
-        };
-        calm >= 30
+        asleep = all_sleep(web.child.id()).then(|| asleep.unwrap_or_else(Instant::now));
+        asleep.is_some_and(|since| since.elapsed() > Duration::from_millis(300))
     });
 }
 
@@ -148,18 +144,22 @@ fn a_process_that_waits_serves_one_call_and_everything_of_it_is_fresh() {
 /// A process that fails without a look at its input served no call: the call starts cold.
 #[test]
 fn a_process_that_fails_before_it_reads_serves_no_call() {
-    let script = "import json, select, sys\n\
-        came = select.select([0], [], [], 2)[0]\n\
+    let script = "import json, select, subprocess, sys\n\
+        came, null = select.select([0], [], [], 2)[0], subprocess.DEVNULL\n\
+        if not came:\n    \
+        subprocess.Popen(['/bin/sleep', 'MARKER'], stdin=null, stdout=null, stderr=null)\n\
         select.select([0], [], [])\n\
         if not came and MODE == 'unread':\n    sys.exit('waited too long')\n\
         n = json.load(sys.stdin)['n']\n\
         sys.exit('read') if not came else print(n)\n";
-    for mode in ["unread", "read"] {
+    for (n, mode) in ["unread", "read"].into_iter().enumerate() {
+        let marker = format!("4{n}{}.25", std::process::id());
         let script = script.replace("MODE", &format!("'{mode}'"));
+        let script = script.replace("MARKER", &marker);
         let playground = probe(Who::ours(), &script, "");
         let web = Web::start(&playground, &[]);
         awaits(&web, "esc:probe", &[], 1);
-        std::thread::sleep(Duration::from_secs(4));
+        wait_for("no input came", || !processes_of(&marker).is_empty());
         let answer = called(&web, json!({"n": 7}), &[]);
         if mode == "unread" {
             assert_eq!(is_cold(&answer), 7, "{answer}");
@@ -208,9 +208,14 @@ fn time_counts_from_the_input_and_limits_hold() {
     policy(&playground, "esc:probe", "");
     playground.settle();
     let web = Web::start(&playground, &[]);
-    awaits(&web, "esc:probe", &[], 1);
-    std::thread::sleep(Duration::from_millis(1200));
-    let answer = called(&web, json!({"sleep": 0.5}), &[]);
+    let answer = || {
+        awaits(&web, "esc:probe", &[], 1);
+        std::thread::sleep(Duration::from_millis(1200));
+        called(&web, json!({"sleep": 0.5}), &[])
+    };
+    // Where the machine stood still for the rest of its second, it is called again.
+    let answer = (0..4).map(|_| answer()).find(|it| it["success"] == true);
+    let answer = answer.expect("it has its time from its input on");
     assert!(
         is_ready(&answer)["waited"].as_f64().unwrap() > 1.2,
         "{answer}"
@@ -272,14 +277,14 @@ fn nothing_is_used_after_a_change() {
     hidden(&is_cold(&called(&web, json!({}), &[])));
 
     used("the policy changes");
+    let ended = || waiting(&web, "esc:probe", &[]);
+    let old = ended();
     policy(
         &playground,
         "esc:probe",
         &format!("{secrets}[limits]\ntimeout_ms = 20_000\n"),
     );
     settle();
-    let ended = || waiting(&web, "esc:probe", &[]);
-    let old = ended();
     web.signal(Signal::SIGHUP);
     wait_for("the old process is ended, and a new one waits", || {
         let now = ended();
@@ -479,14 +484,13 @@ fn their_memory_is_bounded_together_and_the_oldest_goes_first() {
             ]
             .concat()
         };
-        wait_for("both were started", || !all().is_empty());
+        wait_for("as many wait as fit", || all().len() == count);
         std::thread::sleep(Duration::from_secs(3));
         let left = all();
         assert_eq!(left.len(), count, "with {bytes} bytes: {left:?}");
-        assert!(
-            left[0]["memoryBytes"].as_u64().unwrap() > 40 << 20,
-            "{left:?}"
-        );
+        wait_for("its memory is counted", || {
+            all()[0]["memoryBytes"].as_u64().unwrap() > 40 << 20
+        });
     }
 }
 
@@ -543,26 +547,31 @@ fn source_text_waits_in_its_shim_with_what_it_imports() {
         "{failed}"
     );
     assert!(!text.contains("/.toolhost/"), "{failed}");
-    // Whoever comes while none waits starts cold, with the same result.
-    awaits(&web, "core:run-code", &[], 1);
+    // Whoever comes while none waits starts cold, with the same result. One that comes later finds
+    // the next one.
     let input = json!({"language": "python", "code": "print(__name__)"});
-    let both: Vec<Value> = std::thread::scope(|scope| {
-        let call = || {
-            web.call("core:run-code", &json!({ "arguments": &input }), &[])
-                .json()
-        };
-        let calls = [scope.spawn(call), scope.spawn(call)];
-        calls.map(|it| it.join().unwrap()).into()
+    let starts_cold = (0..5).any(|_| {
+        awaits(&web, "core:run-code", &[], 1);
+        let both: Vec<Value> = std::thread::scope(|scope| {
+            let call = || {
+                web.call("core:run-code", &json!({ "arguments": &input }), &[])
+                    .json()
+            };
+            let calls = [scope.spawn(call), scope.spawn(call)];
+            calls.map(|it| it.join().unwrap()).into()
+        });
+        assert!(
+            both.iter().all(|it| it["outputData"] == "__main__"),
+            "{both:?}"
+        );
+        let ready = both
+            .iter()
+            .filter(|it| it["usage"]["started"] == "ready")
+            .count();
+        assert!(ready > 0, "{both:?}");
+        ready == 1
     });
-    let started: BTreeSet<String> = both
-        .iter()
-        .map(|it| it["usage"]["started"].to_string())
-        .collect();
-    assert_eq!(started.len(), 2, "{both:?}");
-    assert!(
-        both.iter().all(|it| it["outputData"] == "__main__"),
-        "{both:?}"
-    );
+    assert!(starts_cold, "one of two that come at once");
     // An import that is missing ends its process; calls run all the same.
     playground.policy(
         "core",
@@ -576,10 +585,12 @@ fn source_text_waits_in_its_shim_with_what_it_imports() {
         (ended.text() + &ended.stderr).contains("not_there cannot be loaded")
     });
     let input = json!({"language": "python", "code": "print(5)"});
-    let answer = web
-        .call("core:run-code", &json!({ "arguments": input }), &[])
-        .json();
-    assert_eq!(is_cold(&answer), 5);
+    let call = || web.call("core:run-code", &json!({ "arguments": &input }), &[]);
+    std::thread::scope(|scope| {
+        for call in [(); 8].map(|()| scope.spawn(call)) {
+            assert_eq!(is_cold(&call.join().unwrap().json()), 5);
+        }
+    });
 }
 
 /// The files of a call come to a process that waits, before its input and for it alone.

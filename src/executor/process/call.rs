@@ -36,8 +36,6 @@ pub struct Ready {
 /// One call of a program that reads its input and prints its answer.
 pub struct ProgramCall<'a> {
     pub brings: CallInput<'a>,
-    /// The text at its stdin.
-    pub input: &'a [u8],
     /// Values for the headers that its relay adds.
     pub secrets: &'a BTreeMap<String, String>,
     pub limits: &'a Limits,
@@ -228,7 +226,7 @@ impl Ready {
         let over = Notify::new();
         let most = limits.get(Limit::OutputBytes);
         let reading = async {
-            let capturing = capture(pipes, call.input, stdout, log, &over);
+            let capturing = capture(pipes, call.brings.stdin, stdout, log, &over);
             let Some(tool_calls) = tool_calls else {
                 return Ok(capturing.await);
             };
@@ -349,10 +347,10 @@ pub async fn capture(
 ) -> Captured {
     let Pipes {
         input: mut to,
+        mut fed,
         output: mut from,
         log: mut log_from,
     } = pipes;
-    let mut fed = 0;
     let feed = async {
         // A tool need not read its input: EPIPE is not a fault.
         while let Ok(written @ 1..) = to.write(&input[fed..]).await {

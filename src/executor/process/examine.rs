@@ -90,8 +90,10 @@ pub async fn run(
     let mut limits = Limits::built_in();
     limits.set(Limit::OutputBytes, ANSWER);
     let call = ProgramCall {
-        brings: CallInput::default(),
-        input: &tries,
+        brings: CallInput {
+            stdin: &tries,
+            ..CallInput::default()
+        },
         secrets: &BTreeMap::new(),
         limits: &limits,
         clock: Clock::new(Instant::now(), TIMEOUT_MS),

@@ -225,10 +225,10 @@ impl Scripts {
                 source,
                 environment: Some(&variables),
                 words: &per_call.words,
+                stdin: framed.as_deref().unwrap_or(input),
                 files: &per_call.files,
                 inherited: &[],
             },
-            input: framed.as_deref().unwrap_or(input),
             secrets: &per_call.secrets,
             limits: &shape.limits,
             clock: Clock::new(began, per_call.timeout_ms),
@@ -613,8 +613,10 @@ mod tests {
         let (shape, started) = (shape(), Instant::now());
         let clock = Clock::new(started, 20_000);
         let call = ProgramCall {
-            brings: CallInput::default(),
-            input: b"{}",
+            brings: CallInput {
+                stdin: b"{}",
+                ..CallInput::default()
+            },
             secrets: &BTreeMap::new(),
             limits: &shape.limits,
             clock,

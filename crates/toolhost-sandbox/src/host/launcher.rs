@@ -82,6 +82,8 @@ pub struct CallInput<'a> {
     pub environment: Option<&'a BTreeMap<String, String>>,
     /// Words of its command line, after those of its `spec::Program`. They hold no NUL.
     pub words: &'a [String],
+    /// What it reads at standard input. As much as a pipe holds is there before the program is.
+    pub stdin: &'a [u8],
     /// The files that the call brings.
     pub files: &'a [InputFile],
     /// Descriptors of the tool from 3 on, as many as its `spec::Program` says.
@@ -119,18 +121,22 @@ impl From<&InputFile> for NamedPart {
 #[derive(Debug)]
 pub struct Pipes {
     pub input: Sender,
+    /// Bytes of the call's input that are in its pipe already.
+    pub fed: usize,
     pub output: Receiver,
     pub log: Receiver,
 }
 
 impl Pipes {
     /// Our ends, and the tool's as stdin, stdout, stderr.
-    fn new() -> io::Result<(Pipes, [OwnedFd; 3])> {
+    fn new(stdin: &[u8]) -> io::Result<(Pipes, [OwnedFd; 3])> {
         let (their_in, our_in) = pipe()?;
         let (our_out, their_out) = pipe()?;
         let (our_log, their_log) = pipe()?;
+        let input = Sender::from_owned_fd(our_in)?;
         let pipes = Pipes {
-            input: Sender::from_owned_fd(our_in)?,
+            fed: nix::unistd::write(&input, stdin).unwrap_or(0),
+            input,
             output: Receiver::from_owned_fd(our_out)?,
             log: Receiver::from_owned_fd(our_log)?,
         };
@@ -466,7 +472,7 @@ impl Launcher {
         timeout_ms: impl Into<Option<u64>>,
         input: &CallInput,
     ) -> Result<Pipes, LauncherError> {
-        let (pipes, theirs) = Pipes::new().map_err(|e| no_pipe(&e))?;
+        let (pipes, theirs) = Pipes::new(input.stdin).map_err(|e| no_pipe(&e))?;
         fn file(text: &[u8]) -> Result<OwnedFd, Fault> {
             messages::memory_file(text).map_err(|e| no_pipe(&e))
         }

@@ -244,6 +244,22 @@ impl ServerTask {
             let OpenPipes { to, lines, log } = &mut *pipes;
             tokio::select! {
                 biased;
+                // Before its end, so that who asked learns how it ended.
+                command = queue.recv() => match command {
+                    Some(Command::Ask(number, ask, reply)) => {
+                        // What it used before is not this call's.
+                        overusing.set(ready.exceeded_cpu(cpu_limit));
+                        let begun = ready.launcher.begin(FOR_EVER_MS, &[]).await;
+                        self.share();
+                        self.dialogue.ask(number, ask, reply, ready.launcher.cpu_ms());
+                        if begun.is_err() {
+                            return self.closed(ready).await;
+                        }
+                    }
+                    Some(Command::Gone(number)) => self.dialogue.gone(number),
+                    Some(Command::Notify(method)) => self.dialogue.notify(method),
+                    Some(Command::End) | None => return ServerEnd::Ended,
+                },
                 news = ready.launcher.news() => match news {
                     Ok(LauncherNews::Refused(all)) => self.leave(ready, all),
                     Ok(LauncherNews::Exited(exited, staged)) => {
@@ -259,20 +275,6 @@ impl ServerTask {
                     return ServerEnd::Over(over.unwrap_or(Limit::Connections));
                 }
                 () = &mut overusing => return ServerEnd::Over(Limit::CpuMs),
-                command = queue.recv() => match command {
-                    Some(Command::Ask(number, ask, reply)) => {
-                        // What it used before is not this call's.
-                        overusing.set(ready.exceeded_cpu(cpu_limit));
-                        if ready.launcher.begin(FOR_EVER_MS, &[]).await.is_err() {
-                            return ServerEnd::Ended;
-                        }
-                        self.share();
-                        self.dialogue.ask(number, ask, reply, ready.launcher.cpu_ms());
-                    }
-                    Some(Command::Gone(number)) => self.dialogue.gone(number),
-                    Some(Command::Notify(method)) => self.dialogue.notify(method),
-                    Some(Command::End) | None => return ServerEnd::Ended,
-                },
                 () = sleep_until(until.into()) => {
                     if self.dialogue.open.is_empty() && self.is_idle() {
                         return ServerEnd::Ended;

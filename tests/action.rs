@@ -121,14 +121,14 @@ fn seed(who: Who) -> Playground {
     let fails =
         "import sys\nprint('Traceback (most recent call last)...', file=sys.stderr)\nsys.exit(3)\n";
     playground.tool_at("act:fails", "python", "fails/main.py", fails, json!({}));
-    let slow = json!({"execution": {"timeoutMs": 20_000}});
     playground.tool_at(
         "act:slow",
         "python",
         "slow/main.py",
-        "import time\ntime.sleep(60)\n",
-        slow,
+        "import time\ntime.sleep(110)\n",
+        json!({}),
     );
+    playground.policy("slow", "act:slow", "[limits]\ntimeout_ms = 100_000\n");
     playground.settle();
     playground
 }

@@ -61,6 +61,18 @@ fn kinds(alerts: &[Value]) -> Vec<&str> {
     kinds.collect()
 }
 
+/// A call of which every alert reached the program: a host that ends waits for it for a while.
+fn call(playground: &Playground, tool: &str, input: &str) -> Ended {
+    let began = Instant::now();
+    loop {
+        let _ = fs::remove_file(got(playground));
+        let ended = playground.call(tool, input);
+        if !ended.stderr.contains("alerts are lost") || began.elapsed() > PATIENCE {
+            return ended;
+        }
+    }
+}
+
 fn end(mut server: Server) {
     drop(server.to.take());
     server.child.wait().unwrap();
@@ -70,7 +82,11 @@ fn end(mut server: Server) {
 fn a_security_error_is_sent_once_a_minute_without_arguments() {
     let playground = playground(NOTIFY, "");
     // The command line waits for the program.
-    let ended = playground.call("esc:greedy", &json!({"word": SECRET}).to_string());
+    let ended = call(
+        &playground,
+        "esc:greedy",
+        &json!({"word": SECRET}).to_string(),
+    );
     assert_eq!(ended.kind(), "SecurityError", "{ended:?}");
     let sent = alerts(&playground);
     assert_eq!(kinds(&sent), ["securityError"]);
@@ -187,16 +203,15 @@ fn refusals_and_failures_of_the_host_are_sent() {
         "per_minute = { refusals = 1 }\n[log]\nhead_to = \"/\"\n",
     );
     let callers = "[[caller]]\nname = \"*\"\nwhy = \"a test\"\ntools = [\"*\"]\n\
-                   calls_per_minute = 2\n";
+                   calls_per_minute = 1\n";
     fs::write(
         playground.path("sandbox-policies/callers.policy.toml"),
         callers,
     )
     .unwrap();
     let mut server = Server::start(&playground);
-    let mut kinds_of_two = || [0; 2].map(|_| kind(&server.called("esc:good", json!({}))));
-    assert_eq!(kinds_of_two(), ["none", "none"]);
-    assert_eq!(kinds_of_two(), ["RateLimitError", "RateLimitError"]);
+    let kinds_of_three = [0; 3].map(|_| kind(&server.called("esc:good", json!({}))));
+    assert_eq!(kinds_of_three, ["none", "RateLimitError", "RateLimitError"]);
     wait_for("too many", || {
         alerts(&playground)
             .iter()
@@ -245,7 +260,8 @@ fn a_tool_that_changed_since_its_approval_is_sent() {
     playground.expect("esc:good", "{}", "ok");
     assert_eq!(alerts(&playground), Vec::<Value>::new(), "the control");
     fs::write(playground.path("user_scripts/good/main.py"), "print(2)\n").unwrap();
-    playground.expect("esc:good", "{}", "SecurityError");
+    let refused = call(&playground, "esc:good", "{}");
+    assert_eq!(refused.kind(), "SecurityError", "{refused:?}");
     let sent = alerts(&playground);
     assert!(kinds(&sent).contains(&"approvalChanged"), "{sent:?}");
     assert!(kinds(&sent).contains(&"securityError"), "{sent:?}");
@@ -327,7 +343,7 @@ fn only_the_configuration_of_the_host_names_the_program() {
     playground.tool("writer", "python", "print(1)\n", write);
     playground.allow("writer", "esc:writer", &[], &[&format!("{state}/**")]);
     playground.settle();
-    let forged = playground.call("esc:writer", "{}");
+    let forged = call(&playground, "esc:writer", "{}");
     assert_eq!(forged.kind(), "SecurityError", "{forged:?}");
     fs::remove_file(got(&playground)).unwrap();
     fs::set_permissions(&notify, fs::Permissions::from_mode(0o777)).unwrap();
@@ -346,7 +362,7 @@ fn only_the_configuration_of_the_host_names_the_program() {
     let doctor = playground.cli(&["doctor"]);
     assert!(doctor.text().contains(fault), "{doctor:?}");
     fs::set_permissions(&notify, fs::Permissions::from_mode(0o755)).unwrap();
-    playground.call("esc:greedy", "{}");
+    call(&playground, "esc:greedy", "{}");
     assert_eq!(
         kinds(&alerts(&playground)),
         ["securityError"],

@@ -486,6 +486,9 @@ fn files_of_a_batch_are_charged_for_each_copy() {
     let script =
         "import os, time\ntime.sleep(8)\nprint(os.path.getsize('/tmp/call/input/large'))\n";
     let playground = playground(&[("waits", script, json!({}))]);
+    let limits =
+        "[files]\nread = [{ path = \"./**\", why = \"w\" }]\n[limits]\ntimeout_ms = 110_000\n";
+    playground.policy("slow", "esc:waits", limits);
     playground.settle();
     let (web, [ann, bob]) = Web::for_callers(&playground, ["ann", "bob"]);
     // A principal has 256 MiB: the form, and the copies.

@@ -132,6 +132,7 @@ fn a_host_with_few_descriptors_blames_no_path_and_no_layer() {
         "import time\ntime.sleep(0.5)\nprint(1)\n",
         json!({}),
     );
+    playground.policy("slow", "esc:slow", "[limits]\ntimeout_ms = 120_000\n");
     playground.settle();
     let mut few = playground.outside("/usr/bin/prlimit");
     few.arg("--nofile=100:100");
@@ -248,7 +249,9 @@ fn a_host_in_a_full_control_group_names_it() {
         .parse()
         .unwrap();
     for tool in 1..12 {
-        fs::write(folder.join("pids.max"), (there + tool - 1).to_string()).unwrap();
+        // Threads that are idle end by themselves, which makes room.
+        let most = if tool == 1 { 1 } else { there + tool - 1 };
+        fs::write(folder.join("pids.max"), most.to_string()).unwrap();
         let is_enough = has_processes(&web, tool, "pids.max of the control group");
         assert!(tool > 1 || !is_enough, "the group was full");
     }

@@ -140,7 +140,7 @@ fn what_stays_back_tells_nothing_of_a_secret_of_the_host() {
                 .set_read_timeout(Some(Duration::from_millis(1500)))
                 .unwrap();
             let (mut heard, mut piece, began) = (Vec::new(), [0; 4096], Instant::now());
-            while began.elapsed() < Duration::from_secs(30) {
+            while began.elapsed() < PATIENCE {
                 match stream.read(&mut piece) {
                     Ok(length @ 1..) => heard.extend(&piece[..length]),
                     _ if String::from_utf8_lossy(&heard).contains("xxx") => break,
@@ -159,9 +159,7 @@ fn what_stays_back_tells_nothing_of_a_secret_of_the_host() {
         });
         fs::write(&made, "").unwrap();
         for (stream, _) in [&right, &wrong] {
-            stream
-                .set_read_timeout(Some(Duration::from_secs(30)))
-                .unwrap();
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
             let rest = String::from_utf8(exchanged(stream.try_clone().unwrap(), b"")).unwrap();
             assert!(rest.contains("event: end"), "{who:?}: {rest}");
         }

@@ -27,7 +27,8 @@ fn tool(playground: &Playground, name: &str, mut more: Value) {
 /// A secret of the host, which `esc:keyed` may have as the variable `KEY`.
 pub fn keyed(playground: &Playground, secret: &str) {
     fs::create_dir_all(playground.path("sandbox-policies/keys")).unwrap();
-    let grant = "[files]\nread = [{ path = \"./**\", why = \"w\" }]\n[secrets]\n\
+    let grant = "[limits]\ntimeout_ms = 120_000\n[files]\n\
+                 read = [{ path = \"./**\", why = \"w\" }]\n[secrets]\n\
                  grant = [{ name = \"KEY\", from = \"file:keys/KEY\", why = \"w\" }]\n";
     playground.policy("keyed", "esc:keyed", grant);
     playground.settle();

@@ -35,6 +35,8 @@ const OPENS: &str = "import json, sys\nfor path in json.load(sys.stdin)['files']
     try:\n        open(path)\n    except OSError:\n        pass\nprint(1)\n";
 
 const OWN: &str = "[files]\nread = [{ path = \"./**\", why = \"a test\" }";
+/// For what the recorder slows down.
+const LONG: &str = "[limits]\ntimeout_ms = 110_000\n";
 
 fn explained(playground: &Playground, name: &str, input: &str) -> Ended {
     playground.call_with(&format!("esc:{name}"), input, &["--explain"])
@@ -269,8 +271,8 @@ fn a_policy_observes_every_call_and_an_agent_reads_what_was_refused() {
 #[test]
 fn a_call_that_fails_tells_what_it_was_refused_and_the_recorders_work_is_its_own() {
     let playground = Playground::new(Who::User, "/var/tmp");
-    let late =
-        "import time\ntry:\n    open('/srv/none.txt')\nexcept OSError:\n    pass\ntime.sleep(60)\n";
+    let late = "import sys, time\ntry:\n    open('/srv/none.txt')\nexcept OSError:\n    \
+        print('came-so-far', file=sys.stderr, flush=True)\ntime.sleep(60)\n";
     playground.tool(
         "late",
         "python",
@@ -281,10 +283,18 @@ fn a_call_that_fails_tells_what_it_was_refused_and_the_recorders_work_is_its_own
         os.symlink('x/../' * 20 + 'l%d' % (n + 1), 'l%d' % n)\nwhile True:\n    try:\n        \
         os.open('/tmp/l0', os.O_RDONLY)\n    except OSError:\n        pass\n";
     playground.tool("works", "python", works, json!({"limits": {"cpuMs": 1000}}));
+    playground.policy("works", "esc:works", &format!("{OWN}]\n{LONG}"));
     let calls = "import urllib.request\nurllib.request.urlopen('https://example.com/x')\n";
     playground.tool("calls", "python", calls, json!({}));
     playground.settle();
-    let ended = explained(&playground, "late", "{}");
+    let mut ended = explained(&playground, "late", "{}");
+    wait_for("it comes so far within its time", || {
+        let tells = ended.text().contains("came-so-far");
+        if !tells {
+            ended = explained(&playground, "late", "{}");
+        }
+        tells
+    });
     fits("TimeoutError", &ended).unwrap();
     let found = rows(&ended);
     let wanted = [
@@ -315,8 +325,9 @@ fn a_call_that_fails_tells_what_it_was_refused_and_the_recorders_work_is_its_own
     let ended = explained(&playground, "works", "{}");
     fits("ResourceLimitError: cpuMs", &ended).unwrap();
     assert!(
-        ended.out["usage"]["wallMs"].as_u64().unwrap() < 10_000,
-        "{}",
+        ended.took < Duration::from_secs(10),
+        "{:?}: {}",
+        ended.took,
         ended.out["usage"]
     );
 
@@ -347,6 +358,8 @@ fn no_way_of_naming_a_path_blinds_the_recorder() {
                 json!({}),
             )],
         );
+        playground.policy("tricks", "esc:tricks", &format!("{OWN}]\n{LONG}"));
+        playground.settle();
         let plain = playground.call("esc:tricks", "{}");
         let recorded = explained(&playground, "tricks", "{}");
         assert_eq!(
@@ -541,10 +554,13 @@ fn a_tool_that_floods_or_is_frozen_is_still_told_of() {
     for who in Who::both() {
         let playground = Playground::new(who, "/var/tmp");
         playground.tool("floods", "python", OPENS, json!({}));
-        let asks = json!({"securityContext": {"fileAccess": {"allowWrite": ["out/**"]}}, "execution": {"timeoutMs": 12_000}});
+        playground.policy("floods", "esc:floods", &format!("{OWN}]\n{LONG}"));
+        let asks = json!({"securityContext": {"fileAccess": {"allowWrite": ["out/**"]}}});
         let folder = playground.tool("frozen", "python", include_str!("explain/frozen.py"), asks);
         fs::create_dir_all(folder.join("out")).unwrap();
-        playground.allow("frozen", "esc:frozen", &["./**"], &["./out/**"]);
+        let write = "write = [{ path = \"./out/**\", why = \"a test\" }]";
+        let rest = format!("{OWN}]\n{write}\n{LONG}");
+        playground.policy("frozen", "esc:frozen", &rest);
         playground.settle();
         let files: Vec<_> = (0..3000).map(|n| format!("/srv/none/{n}")).collect();
         let ended = explained(&playground, "floods", &json!({"files": files}).to_string());
@@ -561,6 +577,11 @@ fn a_tool_that_floods_or_is_frozen_is_still_told_of() {
                 .is_some_and(|rounds| rounds > 0),
             "{who:?}: {}",
             ended.stderr
+        );
+        assert!(
+            ended.took < Duration::from_secs(13),
+            "{who:?}: {:?}",
+            ended.took
         );
     }
 }
@@ -599,16 +620,16 @@ fn recorder(playground: &Playground) -> Option<u32> {
 
 #[test]
 fn where_nobody_listens_any_more_everything_is_refused() {
+    // With a child, once it has read all that it needs.
+    let script = include_str!("explain/loops.py").replace(
+        "\nuntil = ",
+        "\ninput = json.load(sys.stdin)\nos.fork() or time.sleep(600)\nuntil = ",
+    );
+    let script = script.replace("+ json.load(sys.stdin)['s']", "+ input['s']");
     for who in Who::both() {
-        let playground = Playground::with(
-            who,
-            &[(
-                "loops",
-                "python",
-                include_str!("explain/loops.py"),
-                json!({}),
-            )],
-        );
+        let playground = Playground::with(who, &[("loops", "python", &script, json!({}))]);
+        playground.policy("loops", "esc:loops", &format!("{OWN}]\n{LONG}"));
+        playground.settle();
         let call = |input: &str| explained(&playground, "loops", input);
         assert_eq!(
             call(r#"{"s": 1}"#).out["outputData"],
@@ -616,13 +637,13 @@ fn where_nobody_listens_any_more_everything_is_refused() {
             "{who:?}: the control"
         );
         std::thread::scope(|scope| {
-            let ended = scope.spawn(|| call(r#"{"s": 20}"#));
+            let ended = scope.spawn(|| call(r#"{"s": 100}"#));
+            playground.runs("user_scripts/loops/main.py", 2);
             let mut found = None;
             wait_for("a recorder", || {
                 found = recorder(&playground);
                 found.is_some()
             });
-            std::thread::sleep(Duration::from_millis(300));
             signal(found.unwrap(), Signal::SIGKILL);
             let ended = ended.join().unwrap();
             assert_eq!(ended.out["outputData"], "ENOSYS", "{who:?}");
@@ -733,18 +754,19 @@ fn the_recorder_has_no_more_capabilities_than_it_needs() {
         );
         playground.settle();
         // Call by call, since the kernel gives the numbers of namespaces again.
-        let calls: Vec<_> = (0..6).map(|_| capabilities_of(&playground)).collect();
-        // The control: the launcher, of which the recorder is a copy, has more.
-        let mut launchers = calls.iter().flat_map(|(launchers, _)| launchers);
-        assert!(
-            launchers.any(|(_, set)| set & !FIRST != 0),
-            "{who:?}: {calls:x?}"
-        );
-        let mut recorders = calls.iter().flat_map(|(_, recorders)| recorders);
-        assert!(
-            recorders.any(|(_, set)| *set == TRACE),
-            "{who:?}: while the tool ran: {calls:x?}"
-        );
+        let mut calls: Vec<_> = (0..6).map(|_| capabilities_of(&playground)).collect();
+        // The control: the launcher, of which the recorder is a copy, has more; and the recorder is
+        // seen while the tool runs.
+        wait_for("launcher and recorder are seen", || {
+            let mut launchers = calls.iter().flat_map(|(launchers, _)| launchers);
+            let mut recorders = calls.iter().flat_map(|(_, recorders)| recorders);
+            let seen = launchers.any(|(_, set)| set & !FIRST != 0)
+                && recorders.any(|(_, set)| *set == TRACE);
+            if !seen {
+                calls.push(capabilities_of(&playground));
+            }
+            seen
+        });
         // In the tool's own namespace setns(2) gives it all, for the moment until it keeps one.
         for (launchers, recorders) in &calls {
             let mut outside = recorders

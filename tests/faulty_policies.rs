@@ -19,7 +19,7 @@ fn a_faulty_policy_stops_its_tools_and_no_others() {
                 json!({}),
             );
         }
-        playground.policy("bad", "bad:tool", "[limits]\ntimeout_ms = 9000\n");
+        playground.policy("bad", "bad:tool", "[limits]\ntimeout_ms = 90_000\n");
         playground.settle();
         let mut server = Server::start(&playground);
         assert_eq!(

@@ -54,25 +54,25 @@ fn a_bomb_ends_at_its_own_limit_is_remembered_and_holds_up_nobody() {
     let playground = Playground::new(Who::User, "/var/tmp");
     // 50 KB of text that take the compiler gigabytes.
     let bomb = costly(1000, 1000);
-    for name in ["bomb", "again"] {
+    for (name, text) in [
+        ("bomb", bomb.as_str()),
+        ("again", bomb.as_str()),
+        ("good", GOOD),
+    ] {
         playground.tool(
             name,
             "wasm",
-            &bomb,
+            text,
             json!({"execution": {"timeoutMs": 110_000}}),
         );
     }
-    playground.tool(
-        "good",
-        "wasm",
-        GOOD,
-        json!({"execution": {"timeoutMs": 30_000}}),
-    );
     playground.policy("long", "esc:*", LONG);
     playground.settle();
     let mut server = Server::start(&playground);
     let bombs: Vec<u64> = (0..3).map(|n| server.call_n("bomb", n)).collect();
-    wait_for("a compiler runs", || compilers(&playground) > 0);
+    wait_for("a compiler runs, or has run", || {
+        compilers(&playground) > 0 || !playground.records().is_empty()
+    });
     let good = server.call_n("good", 0);
     let answers = server.answers(&[bombs.as_slice(), &[good]].concat());
     assert_eq!(words(&answers[&good]), "1", "{answers:?}");
@@ -162,18 +162,9 @@ fn modules_that_compile_for_long_hold_up_no_other() {
 #[test]
 fn a_large_file_without_content_takes_no_memory_of_the_host() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
-    let folder = playground.tool(
-        "sparse",
-        "wasm",
-        "",
-        json!({"execution": {"timeoutMs": 60_000}}),
-    );
-    playground.tool(
-        "good",
-        "wasm",
-        GOOD,
-        json!({"execution": {"timeoutMs": 30_000}}),
-    );
+    let folder = playground.tool("sparse", "wasm", "", json!({}));
+    playground.tool("good", "wasm", GOOD, json!({}));
+    playground.policy("long", "esc:*", LONG);
     let mut file = fs::File::create(folder.join("main.wat")).unwrap();
     file.write_all(b"\0asm\x01\0\0\0").unwrap();
     file.set_len(255 << 20).unwrap();
@@ -213,7 +204,21 @@ fn a_module_that_compiles_longer_than_its_calls_may_last_is_compiled_once_and_ca
         );
     }
     playground.settle();
-    let call = || playground.expect("esc:slow", "{}", "ok 1");
+    // Once it answered in its short time: whether it waited for the compiler.
+    let call = || {
+        let mut waited = false;
+        wait_for("it answers", || {
+            let ended = playground.cli(&["call", "esc:slow", "--json", "--input", "{}"]);
+            waited |= ended.stderr.contains("compiling the tool's module");
+            let (kind, message) = ended.error();
+            let is_late = kind == "TimeoutError" && !message.contains("being compiled");
+            if !is_late {
+                fits("ok 1", &ended).unwrap();
+            }
+            !is_late
+        });
+        waited
+    };
     let most = std::thread::scope(|scope| {
         let calls: Vec<_> = (0..3).map(|_| scope.spawn(call)).collect();
         let mut most = 0;
@@ -221,17 +226,13 @@ fn a_module_that_compiles_longer_than_its_calls_may_last_is_compiled_once_and_ca
             most = most.max(compilers(&playground));
             std::thread::sleep(Duration::from_millis(5));
         }
-        for ended in calls.into_iter().map(|call| call.join().unwrap()) {
-            assert!(
-                ended.stderr.contains("compiling the tool's module"),
-                "{}",
-                ended.stderr
-            );
+        for waited in calls.into_iter().map(|call| call.join().unwrap()) {
+            assert!(waited, "and said so");
         }
         most
     });
-    assert_eq!(most, 1, "three processes, one compiler");
-    assert!(!call().stderr.contains("compiling"));
+    assert!(most <= 1, "three processes, {most} compilers");
+    assert!(!call());
 
     let mut server = Server::start(&playground);
     let calls: Vec<u64> = (0..3).map(|n| server.call_n("other", n)).collect();
@@ -241,10 +242,14 @@ fn a_module_that_compiles_longer_than_its_calls_may_last_is_compiled_once_and_ca
             "{answer}"
         );
     }
-    assert_eq!(compilers(&playground), 1, "it goes on without its callers");
+    // It goes on without its callers.
+    assert!(compilers(&playground) <= 1);
     wait_for("it ends", || compilers(&playground) == 0);
-    std::thread::sleep(Duration::from_millis(200));
-    assert_eq!(answer_of(&mut server, "other"), "1");
+    wait_for("it is called", || {
+        let answer = answer_of(&mut server, "other");
+        assert_eq!(compilers(&playground), 0, "it is compiled again: {answer}");
+        answer == "1"
+    });
 
     // A limit of address space is reported.
     let mut shell = playground.outside("/bin/bash");

@@ -26,7 +26,7 @@ const PRINTED: [(&str, &str, usize); 4] = [
 
 #[test]
 fn what_a_script_printed_before_it_ended_itself_arrives_whole() {
-    let limits = "[limits]\noutput_bytes = 16_000_000\n";
+    let limits = "[limits]\noutput_bytes = 16_000_000\ntimeout_ms = 110_000\n";
     for who in Who::both() {
         let playground = Playground::new(who, "/var/tmp");
         playground.policy("printing", "esc:*", limits);
@@ -179,6 +179,9 @@ fn which(program: &str) -> String {
         .to_string()
 }
 
+/// For what starts many processes.
+const LONG: &str =
+    "[files]\nread = [{ path = \"./**\", why = \"a test\" }]\n[limits]\ntimeout_ms = 110_000\n";
 const SPAWNS: &str = "import multiprocessing\nfrom multiprocessing import shared_memory\n\
 def square(x):\n    return x * x\n\
 def put(queue, lock, n):\n    with lock:\n        queue.put(n)\n\
@@ -186,7 +189,7 @@ def run():\n    c = multiprocessing.get_context('spawn')\n    print('to the log'
 \x20   with c.Pool(2) as pool:\n        squares = pool.map(square, range(3))\n\
 \x20   queue, lock = c.Queue(), c.Lock()\n\
 \x20   all = [c.Process(target=put, args=(queue, lock, n)) for n in range(3)]\n\
-\x20   [p.start() for p in all]\n    sent = sorted(queue.get(timeout=20) for _ in all)\n\
+\x20   [p.start() for p in all]\n    sent = sorted(queue.get(timeout=100) for _ in all)\n\
 \x20   [p.join() for p in all]\n\
 \x20   shared = shared_memory.SharedMemory(create=True, size=9)\n    shared.buf[0] = 7\n\
 \x20   return [squares, sent, shared.buf[0]]\n";
@@ -205,6 +208,7 @@ fn processes_that_a_function_spawned_have_its_functions_and_locks() {
             manifest["handler"]["entryPoint"] = json!("run");
             fs::write(&path, manifest.to_string()).unwrap();
         }
+        playground.policy("spawns", "esc:*", LONG);
         playground.settle();
         for name in ["squares", "wave"] {
             let ended = playground.call(&format!("esc:{name}"), "{}");
@@ -299,7 +303,7 @@ fn sockets_of_its_own_reach_nothing_but_the_call() {
         for (name, hosts, rest) in [("own", &[][..], String::new()), ("named", &[host], network)] {
             let folder = playground.tool(name, "python", LOCAL, requires_sockets(hosts, &[]));
             fs::create_dir(folder.join("out")).unwrap();
-            let rest = format!("{GRANT}{FILES}{rest}");
+            let rest = format!("{GRANT}{FILES}{rest}[limits]\ntimeout_ms = 110_000\n");
             playground.policy(name, &format!("esc:{name}"), &rest);
         }
         let none = json!({});
@@ -480,9 +484,10 @@ fn tools_trust_the_authority_that_a_policy_names_for_their_host() {
 /// 128 is the limit: so many threads start, and one more names it, also where nothing counts.
 #[test]
 fn the_limit_of_threads_is_what_it_says_and_is_named() {
-    let script = "import json, sys, threading, time\n\
-        all = [threading.Thread(target=time.sleep, args=(0.3,)) for _ in range(json.load(sys.stdin)['n'])]\n\
-        [t.start() for t in all]\n[t.join() for t in all]\nprint(len(all))\n";
+    let script = "import json, sys, threading, time\nover = threading.Event()\n\
+        all = [threading.Thread(target=over.wait) for _ in range(json.load(sys.stdin)['n'])]\n\
+        try:\n    [t.start() for t in all]\nfinally:\n    time.sleep(0.3)\n    over.set()\n\
+        [t.join() for t in all]\nprint(len(all))\n";
     for who in Who::both() {
         let playground = Playground::with(who, &[("threads", "python", script, json!({}))]);
         playground.expect("esc:threads", "{\"n\": 120}", "ok");

@@ -10,7 +10,7 @@ fn every_output_ends_as_it_says() {
     let playground = Playground::new(Who::ours(), "/tmp");
     playground.without_breaker();
     let script = "import os, sys, time, json\nexec(json.load(sys.stdin)['does'])\n";
-    let more = json!({"limits": {"outputBytes": 262_144}, "execution": {"timeoutMs": 10_000}});
+    let more = json!({"limits": {"outputBytes": 262_144}});
     playground.tool("prints", "python", script, more);
     playground.tool("unread", "python", "print((\n", json!({}));
     playground.settle();

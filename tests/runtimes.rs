@@ -163,12 +163,13 @@ fn an_environment_keeps_its_own_path_and_every_link_on_the_way() {
 #[test]
 fn a_named_path_must_be_an_interpreter_and_a_launcher_is_asked_once_where_it_leads() {
     let (_keep, base, real) = local();
-    let shim = put(
-        &base.join("python3"),
+    let script = put(
+        &base.join("shim.sh"),
         0o755,
         format!("#!/bin/sh\necho {}\n", real.display()),
     );
-    let node = base.join("node");
+    let (shim, node) = (base.join("python3"), base.join("node"));
+    copy_program(script, &shim);
     copy_program("/bin/true", &node);
     for (language, path, part) in [
         (Language::Python, Path::new("bin/python"), "not absolute"),

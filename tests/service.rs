@@ -321,12 +321,7 @@ impl Executor for XEcho {
 #[tokio::test]
 async fn a_new_handler_type_needs_no_change_here_and_comes_and_goes_with_its_tool() {
     let world = world_with(|root, executors| {
-        define(
-            root,
-            "app:x",
-            json!({"type": "x-echo"}),
-            json!({"execution": {"timeoutMs": 150}}),
-        );
+        define(root, "app:x", json!({"type": "x-echo"}), json!({}));
         define(root, "app:y", json!({"type": "x-unknown"}), json!({}));
         executors
             .extensions
@@ -347,8 +342,13 @@ async fn a_new_handler_type_needs_no_change_here_and_comes_and_goes_with_its_too
         CapabilityError
     );
     let started = Stopwatch::start();
+    let waits = CallRequest {
+        timeout_ms: Some(150),
+        ..request("app:x", json!({"wait": true}))
+    };
     let error = world
-        .call("app:x", json!({"wait": true}))
+        .service
+        .call(waits, Sink::none())
         .await
         .outcome
         .into_fault()
@@ -423,19 +423,18 @@ async fn a_new_handler_type_needs_no_change_here_and_comes_and_goes_with_its_too
         .catalog
         .register(definition, "x-clock", Arc::new(XEcho))
         .unwrap();
-    let began = Instant::now();
-    let report = world
-        .call("app:clock", json!({"words": vec!["abcdabcd"; 50_000]}))
-        .await;
-    let (ran, all) = (
-        report.output().and_then(|ran| ran.as_u64()),
-        began.elapsed().as_micros(),
-    );
-    assert!(
-        ran.is_some_and(|ran| u128::from(ran) * 4 > all),
-        "{ran:?} of {all} us: {:?}",
-        report.outcome.into_fault()
-    );
+    let mut seen: Vec<(u128, u128)> = Vec::new();
+    while !seen.last().is_some_and(|(ran, all)| ran * 4 > *all) {
+        assert!(seen.len() < 5, "{seen:?} us");
+        let began = Instant::now();
+        let report = world
+            .call("app:clock", json!({"words": vec!["abcdabcd"; 50_000]}))
+            .await;
+        let all = began.elapsed().as_micros();
+        let ran = report.output().and_then(|ran| ran.as_u64());
+        let ran = ran.unwrap_or_else(|| panic!("{:?}", report.outcome.into_fault()));
+        seen.push((u128::from(ran), all));
+    }
 }
 
 #[tokio::test]
@@ -464,7 +463,7 @@ async fn a_tool_that_hangs_keeps_no_other_from_its_turn() {
         let file = root.join("tool-defs/long_running.tool.json");
         fs::write(
             &file,
-            fs::read_to_string(&file).unwrap().replace("200", "20000"),
+            fs::read_to_string(&file).unwrap().replace("1500", "30000"),
         )
         .unwrap();
     });
@@ -488,7 +487,7 @@ async fn a_tool_that_hangs_keeps_no_other_from_its_turn() {
         "48 of one tool run at once, and those of another beside them"
     );
     assert!(
-        began.elapsed() < Duration::from_secs(20),
+        began.elapsed() < Duration::from_secs(30),
         "control: none of those that hang has ended"
     );
     let report = hanging.pop().unwrap().join_next().await.unwrap().unwrap();
@@ -859,7 +858,7 @@ async fn a_long_check_ends_by_the_clock_and_stands_in_nobodys_way() {
             .outcome
             .is_success()
     );
-    let quick = started.elapsed();
+    let quick = idle.elapsed();
     let late = late.join_next().await.unwrap().unwrap();
     let ended = idle.elapsed();
     assert_eq!(late.outcome.into_fault().unwrap().kind, TimeoutError);

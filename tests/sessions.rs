@@ -6,6 +6,9 @@ use crate::prelude::*;
 
 const ALLOWED: &str = "sessions = { max = 2, idle_ms = 600_000, why = \"a test\" }\n";
 
+/// The limit of calls that something else is to end.
+const LONG: &str = "[limits]\ntimeout_ms = 120_000\n";
+
 fn playground(who: Who, policy: &str) -> Playground {
     let playground = Playground::new(who, "/var/tmp");
     playground.policy("core", "core:run-code", policy);
@@ -201,9 +204,14 @@ fn a_session_that_ends_says_why_and_starts_empty() {
     starts_empty(&web, "a", "memoryBytes");
     let ignores = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass";
     let input = json!({"language": "python", "code": ignores, "session": "a", "timeoutMs": 2000});
-    let late = web
-        .call("core:run-code", &json!({ "arguments": input }), &[])
-        .json();
+    let late = || {
+        web.call("core:run-code", &json!({ "arguments": input }), &[])
+            .json()
+    };
+    // Where the machine stood still before it ignored anything, it was interrupted or not begun.
+    let is_ended = |it: &Value| it["success"] == false && it["error"]["retryable"] != true;
+    let late = (0..4).map(|_| late()).find(is_ended);
+    let late = late.expect("it is ended");
     assert_eq!(late["error"]["type"], "TimeoutError", "{late}");
     starts_empty(&web, "a", "time limit");
     let more = ALLOWED.replace("max = 2", "max = 3");
@@ -229,20 +237,21 @@ fn a_session_that_ends_says_why_and_starts_empty() {
 /// A time-out interrupts, and the state stays.
 #[test]
 fn an_interrupted_session_goes_on() {
-    let playground = playground(Who::ours(), ALLOWED);
+    let playground = playground(Who::ours(), &format!("{ALLOWED}{LONG}"));
     let web = Web::start(&playground, &[]);
     for code in [
         "x = 5\nwhile True: pass",
-        "import asyncio\nawait asyncio.sleep(1000)",
+        "x = 5\nimport asyncio\nawait asyncio.sleep(1000)",
     ] {
         let input = json!({"language": "python", "code": code, "session": "a", "timeoutMs": 1000});
-        let late = web
-            .call("core:run-code", &json!({ "arguments": input }), &[])
-            .json();
-        assert_eq!(
-            late["outputData"]["error"]["name"], "TimeoutError",
-            "{late}"
-        );
+        let late = || {
+            web.call("core:run-code", &json!({ "arguments": input }), &[])
+                .json()
+        };
+        // Where the machine stood still, it did not begin, or was killed as one that ran on.
+        let is_interrupted = |it: &Value| it["outputData"]["error"]["name"] == "TimeoutError";
+        let late = (0..4).map(|_| late()).find(is_interrupted);
+        let late = late.expect("it is interrupted");
         assert!(!late.to_string().contains(".toolhost"), "{late}");
         let answer = ran(&web, "a", "x");
         assert_eq!(answer["results"][0]["text"], "5", "{answer}");
@@ -250,7 +259,7 @@ fn an_interrupted_session_goes_on() {
     // On request, too.
     let id = sessions(&web, &[])[0]["id"].as_str().unwrap().to_owned();
     std::thread::scope(|scope| {
-        let running = scope.spawn(|| ran(&web, "a", "import time\ntime.sleep(25)"));
+        let running = scope.spawn(|| ran(&web, "a", "import time\ntime.sleep(110)"));
         wait_for("it is interrupted", || {
             verb(&playground, &web, &["kill", "--interrupt", &id]);
             running.is_finished()
@@ -326,7 +335,7 @@ fn forged_frames_end_their_own_session() {
 /// Each call has the CPU time of a call, however long its session lives.
 #[test]
 fn every_call_has_its_own_cpu_time() {
-    let limits = "[limits]\ncpu_ms = 3_000\n";
+    let limits = format!("{LONG}cpu_ms = 3_000\n");
     let playground = playground(Who::ours(), &format!("{ALLOWED}{limits}"));
     let web = Web::start(&playground, &[]);
     let burns = "import time\nend = time.process_time() + 1.5\n\
@@ -416,7 +425,7 @@ fn interrupt(web: &Web, headers: &[&str], session: &str) {
 /// A second call waits inside its own time, and takes no slot from others.
 #[test]
 fn calls_of_one_session_take_turns() {
-    let playground = playground(Who::ours(), ALLOWED);
+    let playground = playground(Who::ours(), &format!("{ALLOWED}{LONG}"));
     write_callers(&playground, &caller("alice", "at_once = 2\n"));
     let (web, [alice]) = Web::for_callers(&playground, ["alice"]);
     let alice = &[alice.as_str()][..];
@@ -434,9 +443,11 @@ fn calls_of_one_session_take_turns() {
             format!("x = 1\nimport subprocess\nsubprocess.run(['/bin/sleep', '{marker}'])");
         let first = scope.spawn(move || call(Some("a"), &sleeps, 110_000));
         wait_for("the first runs", || !processes_of(&marker).is_empty());
-        let short = call(Some("a"), "x", 500);
-        assert_eq!(short["error"]["type"], "TimeoutError", "{short}");
-        assert!(short.to_string().contains("session still runs"), "{short}");
+        wait_for("one that waited for its turn is told so", || {
+            let short = call(Some("a"), "x", 500);
+            assert_eq!(short["error"]["type"], "TimeoutError", "{short}");
+            short.to_string().contains("session still runs")
+        });
         let waits: Vec<_> = (0..3)
             .map(|_| scope.spawn(|| call(Some("a"), "x += 1\nx", 110_000)))
             .collect();
@@ -482,7 +493,7 @@ fn calls_of_one_session_take_turns() {
 /// A client that leaves interrupts its cell, and the session goes on.
 #[test]
 fn a_cancelled_call_interrupts_its_cell() {
-    let playground = playground(Who::ours(), ALLOWED);
+    let playground = playground(Who::ours(), &format!("{ALLOWED}{LONG}"));
     let web = Web::start(&playground, &[]);
     let body = |code: &str| {
         let input =
@@ -623,7 +634,7 @@ fn each_cell_has_what_its_call_brings() {
 #[test]
 fn a_child_that_runs_on_is_stopped_between_calls() {
     as_everyone("a session's child", |who| {
-        let playground = playground(who, ALLOWED);
+        let playground = playground(who, &format!("{ALLOWED}{LONG}"));
         let web = Web::start(&playground, &[]);
         let marker = format!("8{}.{}", std::process::id(), who.uid().unwrap_or(0));
         // It leaves the group and the terminal of its parent, and is nobody's child.
@@ -638,9 +649,14 @@ fn a_child_that_runs_on_is_stopped_between_calls() {
             all = sorted(it for it in all if since <= it <= now)\n    \
             return max(b - a for a, b in zip(all, all[1:]))\n\
             while True:\n    try:\n        if open('ticks').read(): break\n    except OSError: pass\n\
-            began = time.monotonic()\ntime.sleep(4)\ngap(began)"
+            1"
         );
-        let control = ran(&web, "a", &ticks)["results"][0]["text"].clone();
+        ran(&web, "a", &ticks);
+        let seconds = |text: &Value| text.as_str().unwrap().parse::<f64>().unwrap();
+        // The control: it runs while a call does, unless the machine stood still.
+        let runs = "began = time.monotonic()\ntime.sleep(4)\ngap(began)";
+        let control = (0..4).any(|_| seconds(&ran(&web, "a", runs)["results"][0]["text"]) < 3.5);
+        assert!(control, "the control");
         let all = || processes_of(&marker);
         let state = |pid: u32| fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         wait_for("it is stopped", || {
@@ -654,9 +670,7 @@ fn a_child_that_runs_on_is_stopped_between_calls() {
         std::thread::sleep(Duration::from_secs(4));
         let since = before.as_str().unwrap();
         let gap = ran(&web, "a", &format!("gap({since})"))["results"][0]["text"].clone();
-        let seconds = |text: &Value| text.as_str().unwrap().parse::<f64>().unwrap();
         assert!(seconds(&gap) > 3.5, "{gap}");
-        assert!(seconds(&control) < 3.5, "the control: {control}");
     });
 }
 
@@ -771,6 +785,9 @@ fn a_session_ends_with_what_allowed_it() {
             }
             running.is_finished()
         });
+    });
+    wait_for("its session is ended", || {
+        sessions(&web, &[&bob]).is_empty()
     });
     let answer = run("x", &bob);
     assert_eq!(
@@ -996,7 +1013,7 @@ fn other_tools_have_sessions() {
 /// Over MCP, too: a second call waits, and what is cancelled leaves its session whole.
 #[test]
 fn a_cancelled_request_leaves_its_session_whole() {
-    let playground = playground(Who::ours(), ALLOWED);
+    let playground = playground(Who::ours(), &format!("{ALLOWED}{LONG}"));
     let mut server = Server::start(&playground);
     let input = |code: &str| json!({"language": "python", "session": "a", "code": code, "timeoutMs": 100_000});
     server.called("core:run-code", input("x = 3"));

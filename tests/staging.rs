@@ -7,7 +7,10 @@ const START: &str = "import json, os, sys, time\nfrom pathlib import Path\nout =
 
 fn playground(who: Who) -> Playground {
     let playground = Playground::new(who, "/var/tmp");
-    playground.allow("staging", "esc:*", &["./**"], &["./**"]);
+    let rules = "[files]\nread = [{ path = \"./**\", why = \"a test\" }]\n\
+                 write = [{ path = \"./**\", why = \"a test\" }]\n\
+                 [limits]\ntimeout_ms = 120_000\n";
+    playground.policy("staging", "esc:*", rules);
     playground
 }
 
@@ -16,13 +19,25 @@ fn tool(playground: &Playground, name: &str, script: &str, limits: Value) -> Pat
     let more = json!({
         "securityContext": {"fileAccess": {"allowRead": ["self"], "allowWrite": ["out/*.csv"]}},
         "limits": limits,
-        "execution": {"timeoutMs": 8000},
     });
     let folder = playground.tool(name, "python", &format!("{START}{script}"), more);
     fs::create_dir_all(folder.join("out")).unwrap();
     fs::write(folder.join("out/old.csv"), "old").unwrap();
     playground.settle();
     folder.join("out")
+}
+
+/// The same, which ends once a file `go/on` lies beside it.
+fn waiting(playground: &Playground, name: &str, script: &str) -> PathBuf {
+    let wait = "while not Path('go/on').exists(): time.sleep(0.01)\nprint(1)\n";
+    let script = format!("{script}{wait}");
+    let out = tool(playground, name, &script, json!({}));
+    let manifest = out.with_file_name(format!("{name}.tool.json"));
+    let text = fs::read_to_string(&manifest).unwrap();
+    fs::write(&manifest, text.replace("\"self\"", "\"self\",\"go/**\"")).unwrap();
+    fs::create_dir(out.with_file_name("go")).unwrap();
+    playground.settle();
+    out
 }
 
 fn files(folder: &Path) -> BTreeMap<String, String> {
@@ -223,13 +238,13 @@ fn too_many_or_too_much_is_not_published_at_all() {
 #[test]
 fn a_file_that_cannot_be_written_out_fails_the_call() {
     let playground = playground(Who::ours());
-    let script = "(out / 'a.csv').write_text('x')\n(out / \
-        'b.csv').write_text('y')\ntime.sleep(1)\nprint(1)\n";
-    let out = tool(&playground, "stuck", script, json!({}));
+    let script = "(out / 'a.csv').write_text('x')\n(out / 'b.csv').write_text('y')\n";
+    let out = waiting(&playground, "stuck", script);
     let ended = std::thread::scope(|scope| {
         let call = scope.spawn(|| playground.call("esc:stuck", "{}"));
         playground.runs("user_scripts/stuck/main.py", 1);
         fs::create_dir(out.join("a.csv")).unwrap();
+        fs::write(out.with_file_name("go/on"), "").unwrap();
         call.join().unwrap()
     });
     assert_eq!(ended.error().0, "InternalError", "{ended:?}");
@@ -376,12 +391,7 @@ fn what_calls_say_they_added_is_there() {
 #[test]
 fn a_folder_that_became_a_link_leads_nowhere() {
     for playground in Who::both().map(playground) {
-        let out = tool(
-            &playground,
-            "slow",
-            "(out / 'new.csv').write_text('x')\ntime.sleep(3)\nprint(1)\n",
-            json!({}),
-        );
+        let out = waiting(&playground, "slow", "(out / 'new.csv').write_text('x')\n");
         let aim = playground.path("granted/ro-sibling");
         let before = files(&aim);
         let ended = std::thread::scope(|scope| {
@@ -390,6 +400,7 @@ fn a_folder_that_became_a_link_leads_nowhere() {
             std::thread::sleep(Duration::from_millis(500));
             fs::rename(&out, out.with_file_name("was")).unwrap();
             symlink(&aim, &out).unwrap();
+            fs::write(out.with_file_name("go/on"), "").unwrap();
             call.join().unwrap()
         });
         assert_eq!(ended.code, Some(0), "{ended:?}");

@@ -55,7 +55,7 @@ async fn the_sink_hears_the_log_and_the_parts_while_the_tool_runs() {
         let secret = json!({"token": {"type": "string", "description": "d", "writeOnly": true}});
         let parameters =
             json!({"type": "object", "additionalProperties": true, "properties": secret});
-        let more = json!({"execution": {"timeoutMs": 300}, "parameters": parameters});
+        let more = json!({"execution": {"timeoutMs": 1500}, "parameters": parameters});
         define(root, "streams:stream", handler, more);
     });
     let arguments = json!({"n": 2, "then": "hang", "token": "hunter2-secret"});
@@ -92,7 +92,7 @@ async fn the_sink_hears_the_log_and_the_parts_while_the_tool_runs() {
         .service
         .call(request("streams:stream", arguments), sink);
     let (report, parts) = tokio::join!(call, async {
-        tokio::time::sleep(Duration::from_millis(400)).await;
+        tokio::time::sleep(Duration::from_millis(1600)).await;
         let mut parts = 0;
         while let Some(event) = events.recv().await {
             parts += usize::from(matches!(event, Event::Part(_)));

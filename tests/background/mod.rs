@@ -36,11 +36,14 @@ impl Scene {
     /// `alice`: her entry in the file of callers, below its name and tools.
     fn new(who: Who, alice: &str) -> Scene {
         let playground = Playground::new(who, "/var/tmp");
+        let rest = "[files]\nread = [{ path = \"./**\", why = \"a test\" }]\n\
+                    [limits]\ntimeout_ms = 110_000\n";
+        playground.policy("default", "*", rest);
         crate::http::adder(&playground);
         playground.tool(
             "sleep",
             "python",
-            "import os, time\nos.fork()\ntime.sleep(40)\nprint(1)\n",
+            "import os, time\nos.fork()\ntime.sleep(100)\nprint(1)\n",
             json!({}),
         );
         crate::http::gated(&playground);

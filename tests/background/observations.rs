@@ -20,6 +20,9 @@ fn scene() -> Scene {
     let more = json!({"parameters": gate, "output": object,
         "execution": {"mode": "async", "timeoutMs": 120_000}});
     scene.playground.tool("later", "python", script, more);
+    let rest =
+        "[files]\nread = [{ path = \"./**\", why = \"w\" }]\n[limits]\ntimeout_ms = 120_000\n";
+    scene.playground.policy("later", "esc:later", rest);
     scene.playground.settle();
     fs::set_permissions(&scene.file, fs::Permissions::from_mode(0o600)).unwrap();
     scene
@@ -199,7 +202,7 @@ fn a_client_on_standard_input_gets_a_receipt_too() {
     .unwrap();
     let mut server = Server::start(&scene.playground);
     assert!(server.names().contains(&"core__task-status".to_owned()));
-    let began = Instant::now();
+    let began = Stopwatch::start();
     let answer = server.called("esc:later", json!({"gate": "never"}));
     assert!(
         words(&answer).contains("started in the background"),

@@ -33,7 +33,10 @@ fn playground(who: Who, callers: &str) -> Playground {
     ] {
         playground.tool_at(id, "python", file, echo, any.clone());
     }
-    playground.allow("core", BY_PATH, &["./**"], &[]);
+    let rules = "[files]\nread = [{ path = \"./**\", why = \"a test\" }]\n\
+                 [limits]\ntimeout_ms = 120_000\n";
+    playground.policy("default", "*", rules);
+    playground.policy("core", BY_PATH, rules);
     put(&playground, callers);
     playground.settle();
     playground

@@ -85,7 +85,8 @@ fn what_the_operators_program_proposes_is_shown_and_never_applied() {
             "prints more than",
         ),
     ] {
-        let program = host.put("propose", script);
+        let program = host.path("propose");
+        copy_program(host.put("propose.sh", script), &program);
         fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
         host.put(
             "config/toolhost/config.toml",

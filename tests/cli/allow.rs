@@ -37,7 +37,7 @@ fn what_a_call_was_refused_is_written_into_both_files() {
         playground.policy(
             "writes",
             "esc:writes",
-            "# kept\n[limits]\ntimeout_ms = 9000\n",
+            "# kept\n[limits]\ntimeout_ms = 90_000\n",
         );
         playground.settle();
         playground.call_with("esc:writes", "{}", &["--explain"]);

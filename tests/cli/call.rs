@@ -123,12 +123,12 @@ fn usage_errors_are_the_callers_and_serve_will_not_take_the_current_folder_for_a
 fn input_comes_from_a_pipe_and_a_silent_pipe_does_not_hang() {
     let host = host();
     for more in [&["--input", "-"][..], &[]] {
-        let mut command = host.command();
+        let (from, mut to) = std::io::pipe().unwrap();
+        write!(to, "{{\"scriptPath\": \"/from-a-pipe.py\"}}").unwrap();
+        drop(to);
+        let mut command = host.process();
         command.args(["call", PYTHON]).args(more);
-        let output = command
-            .write_stdin("{\"scriptPath\": \"/from-a-pipe.py\"}")
-            .output()
-            .unwrap();
+        let output = command.stdin(from).output().unwrap();
         assert_eq!(
             output.status.code(),
             Some(3),

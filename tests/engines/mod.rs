@@ -535,8 +535,7 @@ fn one_playground(who: Who, below: &str, engine: usize, cases: &[&'static Case])
     playground.settle();
     let web = Web::start(&playground, &[]);
     let host = Host::Server(&web);
-    let seen = quiet.call(host, "quiet", CASE.probe);
-    let control = quiet.judged(Verdict::Says("ok"), &[], &seen);
+    let (seen, control) = quiet.tried(host, "quiet", Verdict::Says("ok"), &[]);
     let mut wrong: Vec<String> = control
         .err()
         .map(|why| format!("control of {}: {why}", ENGINES[engine].0))

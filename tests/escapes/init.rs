@@ -21,9 +21,9 @@ const SHELL_TOOL: &str = "import json, subprocess, sys\nwho = json.load(sys.stdi
 const TO_INIT: &str = "import json, os, signal, subprocess, time\ncontrol = \
     subprocess.Popen(['/bin/sleep', '30'])\nfor number in [signal.SIGTERM, signal.SIGINT, \
     signal.SIGSTOP, signal.SIGSEGV, signal.SIGCHLD, signal.SIGKILL]:\n\x20   os.kill(1, \
-    number)\nos.kill(control.pid, signal.SIGKILL)\ntime.sleep(0.2)\nstate = \
-    open('/proc/1/stat').read().rsplit(')', 1)[1].split()[0]\nprint(json.dumps([control.wait(), \
-    state]))\n";
+    number)\nos.kill(control.pid, signal.SIGKILL)\ntime.sleep(0.2)\nstate = 'R'\n\
+    while state == 'R': state = open('/proc/1/stat').read().rsplit(')', 1)[1].split()[0]\n\
+    print(json.dumps([control.wait(), state]))\n";
 const FORKS: &str = "import json, os, time\nmade = 0\ntry:\n    while made < 50:\n        \
     if os.fork() == 0: os.close(1); os.close(2); time.sleep(5); os._exit(0)\n        \
     made += 1\nexcept OSError: pass\nprint(json.dumps(made))\n";

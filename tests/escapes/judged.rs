@@ -6,8 +6,10 @@ use crate::prelude::*;
 
 const SLEEPER: &str = "import os, sys, time, json, signal\n\
     signal.signal(signal.SIGTERM, signal.SIG_IGN)\n\
-    for _ in range(3):\n    if os.fork() == 0:\n        os.setsid()\n        time.sleep(60)\n\
-    time.sleep(60)\n";
+    for _ in range(3):\n    if os.fork() == 0:\n        os.setsid()\n        time.sleep(110)\n\
+    time.sleep(110)\n";
+/// The limit of calls that something else is to end.
+const LONG: &str = "[limits]\ntimeout_ms = 120_000\n";
 
 /// A call that is left running, once its script runs.
 fn started(playground: &Playground, tool: &str) -> (Child, Vec<u32>) {
@@ -24,7 +26,7 @@ fn started(playground: &Playground, tool: &str) -> (Child, Vec<u32>) {
         .spawn()
         .unwrap();
     let mut found = Vec::new();
-    within(Duration::from_secs(10), &format!("{tool} starts"), || {
+    wait_for(&format!("{tool} starts"), || {
         found = processes_of(&script)
             .into_iter()
             .map(|(pid, _)| pid)
@@ -61,6 +63,7 @@ fn nobody_runs_as_uid_0_and_as_root_no_two_calls_share_a_uid() {
         let playground = Playground::new(who, "/var/tmp");
         playground.tool("first", "python", SLEEPER, json!({}));
         playground.tool("second", "python", SLEEPER, json!({}));
+        playground.policy("sleepers", "esc:*", LONG);
         playground.settle();
         let (mut one, first) = started(&playground, "first");
         let (mut two, second) = started(&playground, "second");
@@ -92,6 +95,7 @@ fn a_host_that_is_killed_leaves_nothing() {
         let playground = Playground::new(who, "/var/tmp");
         playground.tool("sleeper", "python", SLEEPER, json!({}));
         playground.tool("next", "python", "print(1)\n", json!({}));
+        playground.policy("sleeper", "esc:sleeper", LONG);
         playground.settle();
         let mounts = playground.mounts();
         for signal in ["TERM", "INT", "HUP", "KILL"] {
@@ -134,7 +138,9 @@ fn floods_do_not_make_the_host_grow() {
     let asks = json!({"securityContext": {"fileAccess": {"allowRead": ["self"], "allowWrite": ["out/*.csv"]}}});
     let own = playground.tool("floods", "python", include_str!("floods.py"), asks);
     fs::create_dir_all(own.join("out")).unwrap();
-    playground.allow("escapes", "esc:*", &["./**"], &["./out/**"]);
+    let files = "[files]\nread = [{ path = \"./**\", why = \"w\" }]\nwrite = \
+        [{ path = \"./out/**\", why = \"w\" }]\n";
+    playground.policy("escapes", "esc:*", &format!("{LONG}{files}"));
     playground.settle();
     let mut quiet = None;
     for does in [
@@ -423,14 +429,14 @@ fn descriptors_on_their_way_stop_no_other_call() {
         250))])\n        kept.append(pair)\n        sent += 250\n    return sent\ndef \
         tried():\n    try:\n        return send()\n    except OSError as e:\n        return \
         e.errno\n";
-    let long = json!({"execution": {"timeoutMs": 120_000}});
     // It goes on, since a control that sends at the same time takes some of what it could send.
     playground.tool(
         "sender",
         "python",
         &format!("{send}for _ in range(1100):\n    tried()\n    time.sleep(0.1)\n"),
-        long,
+        json!({}),
     );
+    playground.policy("sender", "esc:sender", LONG);
     playground.tool("next", "python", "print(1)\n", json!({}));
     playground.settle();
     fs::write(

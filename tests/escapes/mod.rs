@@ -129,7 +129,7 @@ fn world(who: Who, below: &str, recorded: bool) -> Playground {
     let rest = format!(
         "observe = {recorded}\n[files]\nread = [{{ path = \"./**\", why = \"a test\" }}, {{ path = \
          \"{base}/granted/ro/**\", why = \"a test\" }}]\nwrite = [{{ path = \"./out/**\", why = \
-         \"a test\" }}]\n"
+         \"a test\" }}]\n[limits]\ntimeout_ms = 110_000\n"
     );
     playground.policy("escapes", "esc:*", &rest);
     fs::write(format!("{base}-tmp"), "host\n").unwrap();

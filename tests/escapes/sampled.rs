@@ -9,17 +9,22 @@ const MIB: u64 = 1 << 20;
 const LIMIT: u64 = 512 * MIB;
 const SCRIPT: &str = include_str!("sampled.py");
 
-/// The most that the children have written at one time while `run` lasts, and how long that took.
+/// The most that the children have written at one time while `run` lasts. Once that is more than
+/// two limits, the file `seen` lies beside the script.
 fn written<T>(marker: &Path, run: impl FnOnce() -> T) -> (u64, T) {
     let over = Arc::new(AtomicBool::new(false));
-    let (seen, marker) = (Arc::clone(&over), marker.display().to_string());
+    let (ended, seen) = (Arc::clone(&over), marker.with_file_name("seen"));
+    let marker = marker.display().to_string();
     let watcher = std::thread::spawn(move || {
         let mut most = 0;
-        while !seen.load(Ordering::SeqCst) {
+        while !ended.load(Ordering::SeqCst) {
             let faults = processes_of(&marker)
                 .into_iter()
                 .filter_map(|(pid, _)| faults_of_a_child(pid));
             most = most.max(faults.sum::<u64>() * 4096);
+            if most > 2 * LIMIT && !seen.exists() {
+                fs::write(&seen, "").unwrap();
+            }
             std::thread::sleep(Duration::from_millis(5));
         }
         most
@@ -67,15 +72,14 @@ fn children_that_write_what_they_share_end_at_the_limit() {
         );
         playground.assert_quiet("cow");
     }
-    // The control: without layers four children write all they want to. Each waits so many seconds
-    // for the others.
+    // The control: without layers four children write all they want to. Each waits until that is
+    // seen.
     let playground = Playground::new(Who::User, "/var/tmp");
-    let folder = playground.tool(
-        "few",
-        "python",
-        &SCRIPT.replace("range(20)", "range(4)"),
-        json!({}),
-    );
+    let waits = "while not os.path.exists(os.path.dirname(__file__) + '/seen'): time.sleep(0.01)";
+    let script = SCRIPT
+        .replace("range(20)", "range(4)")
+        .replace("time.sleep(write)", waits);
+    let folder = playground.tool("few", "python", &script, json!({}));
     playground.settle();
     let (most, ended) = written(&folder.join("main.py"), || {
         unlayered(&playground, "few", r#"{"n": 4}"#)

@@ -9,6 +9,10 @@ const TOOLS: [&str; 6] = ["first", "first", "second", "first", "second", "second
 /// The processes of a call beside its init: the script and its child.
 const EACH: usize = 2;
 
+/// A call lasts until the next one has begun.
+const LONG: &str =
+    "[files]\nread = [{ path = \"./**\", why = \"t\" }]\n[limits]\ntimeout_ms = 110_000\n";
+
 /// One call under way.
 struct Running {
     n: usize,
@@ -65,8 +69,10 @@ fn expected() -> Value {
 fn staggered(who: Who) {
     let playground = Playground::new(who, "/var/tmp");
     for tool in ["first", "second"] {
-        let own = playground.tool(tool, "python", include_str!("staggered.py"), json!({}));
+        let script = include_str!("staggered.py").replace("time.sleep(60)", "time.sleep(110)");
+        let own = playground.tool(tool, "python", &script, json!({}));
         fs::create_dir_all(own.join("orders")).unwrap();
+        playground.policy(tool, &format!("esc:{tool}"), LONG);
     }
     playground.settle();
     let mut server = Server::start(&playground);

@@ -6,6 +6,8 @@ use crate::prelude::*;
 
 const MIB: u64 = 1 << 20;
 const SCRIPT: &str = include_str!("written.py");
+const RULES: &str = "[files]\nread = [{ path = \"./**\", why = \"t\" }]\nwrite = \
+    [{ path = \"./out/**\", why = \"t\" }]\n[limits]\ntimeout_ms = 110_000\n";
 
 /// Bytes on the disk.
 fn below(folder: &Path) -> u64 {
@@ -57,13 +59,8 @@ fn what_a_call_adds_is_limited() {
         tool("staged", asks("out/*", &json!({})));
         let [moves, wide] = [("moves", 64), ("wide", 256)]
             .map(|(name, mib)| tool(name, asks("out/**", &bytes(mib * MIB))));
-        let files = "[files]\nread = [{ path = \"./**\", why = \"t\" }]\nwrite = \
-            [{ path = \"./out/**\", why = \"t\" }]\n";
-        playground.policy(
-            "written",
-            "esc:*",
-            &format!("{files}[limits]\nfile_bytes = 4_294_967_296\n"),
-        );
+        let rules = format!("{RULES}file_bytes = 4_294_967_296\n");
+        playground.policy("written", "esc:*", &rules);
         let call = |tool: &str, what: &str, n: u64, wanted: &str| {
             let ended = playground.call(
                 &format!("esc:{tool}"),
@@ -117,7 +114,11 @@ struct OwnDisk(PathBuf);
 
 impl OwnDisk {
     fn mount() -> OwnDisk {
-        let folder = PathBuf::from(format!("/var/tmp/toolhost-disk-{}", std::process::id()));
+        // Named as what `Playground::mounts` leaves out.
+        let folder = PathBuf::from(format!(
+            "/var/tmp/toolhost-test-disk-{}",
+            std::process::id()
+        ));
         fs::create_dir_all(&folder).unwrap();
         let mount = Command::new("mount")
             .args(["-t", "tmpfs", "-o", "size=3g,mode=1777", "tmpfs"])
@@ -151,7 +152,7 @@ fn what_no_descriptor_shows_is_limited_by_free_space() {
                 .join("out");
             fs::create_dir(out).unwrap();
         }
-        playground.allow("written", "esc:*", &["./**"], &["./out/**"]);
+        playground.policy("written", "esc:*", RULES);
         playground.settle();
         for (what, n) in [("mapped", 400), ("sent", 50)] {
             let input = json!({"what": what, "n": n}).to_string();
@@ -175,7 +176,7 @@ fn what_others_write_ends_no_call() {
     let folder = playground.tool("waits", "python", SCRIPT, asks("out/**", &few));
     let out = folder.join("out");
     fs::create_dir(&out).unwrap();
-    playground.allow("waits", "esc:waits", &["./**"], &["./out/**"]);
+    playground.policy("waits", "esc:waits", RULES);
     playground.settle();
     std::thread::scope(|scope| {
         let call = scope.spawn(|| playground.call("esc:waits", r#"{"what": "wait", "n": 0}"#));
@@ -207,7 +208,7 @@ fn what_cannot_be_counted_ends_the_call() {
     let out = playground
         .tool("closes", "python", script, asks("out/**", &json!({})))
         .join("out");
-    playground.allow("closes", "esc:closes", &["./**"], &["./out/**"]);
+    playground.policy("closes", "esc:closes", RULES);
     for (mode, wanted) in [(0o755, "ok 1"), (0, "ResourceLimitError")] {
         let _ = fs::remove_dir_all(&out);
         fs::create_dir(&out).unwrap();
@@ -249,7 +250,7 @@ fn python_multiprocessing_works_whatever_is_written() {
         playground.tool("none", "python", script, json!({}));
         let live = playground.tool("live", "python", script, asks("out/**", &json!({})));
         fs::create_dir_all(live.join("out")).unwrap();
-        playground.allow("live", "esc:live", &["./**"], &["./out/**"]);
+        playground.policy("written", "esc:*", RULES);
         playground.settle();
         playground.expect("esc:none", "{}", "ok [[1, 4, 9], 7, [16]]");
         playground.expect("esc:live", "{}", "ok [[1, 4, 9], 7, [16]]");

@@ -279,7 +279,9 @@ impl Playground {
                 .args(more);
             let ended = finish(command, input.as_bytes());
             // The machine is busy: the tool did not begin within its time limit.
-            let is_early = ended.error().1.ends_with("; try again");
+            let (_, why) = ended.error();
+            let is_early =
+                why.ends_with("; try again") || why.contains("before the tool could be started");
             if !is_early || began.elapsed() > PATIENCE {
                 return ended;
             }

@@ -258,7 +258,7 @@ pub fn wait_for(what: &str, seen: impl FnMut() -> bool) {
 pub fn within(time: Duration, what: &str, mut seen: impl FnMut() -> bool) {
     let (idle, began) = (Stopwatch::start(), Instant::now());
     while !seen() {
-        let late = idle.elapsed() > time || began.elapsed() > time.max(PATIENCE);
+        let late = idle.elapsed() > time || began.elapsed() > time.max(3 * PATIENCE);
         assert!(!late, "not within {time:?}: {what}");
         std::thread::sleep(Duration::from_millis(10));
     }

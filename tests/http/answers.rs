@@ -16,8 +16,8 @@ fn large(playground: &Playground) {
         json!({"type": "object", "properties": properties, "required": ["n", "object"]});
     let more = json!({"parameters": parameters, "limits": {"outputBytes": 64 * MIB}});
     playground.tool("large", "python", script, more);
-    let allowed =
-        "[files]\nread = [{ path = \"./**\", why = \"w\" }]\n[limits]\noutput_bytes = 50_000_000\n";
+    let allowed = "[files]\nread = [{ path = \"./**\", why = \"w\" }]\n\
+        [limits]\noutput_bytes = 50_000_000\ntimeout_ms = 110_000\n";
     playground.policy("large", "esc:large", allowed);
 }
 
@@ -139,19 +139,18 @@ fn answers_that_are_not_read_hold_up_their_principal_alone_and_for_30_seconds() 
         )
     };
     assert_eq!(lists(&alice), (200, None, 200), "the control");
+    let (first, idle) = (Instant::now(), Stopwatch::start());
     let deaf: Vec<TcpStream> = (0..3).map(ask).collect();
-    wait_for("the first record", || ran() > 0);
-    let first = Instant::now();
     wait_for("the records of calls whose answers are not read", || {
-        ran() == 2
+        ran() >= 2
     });
     let add = |who: &str| {
         web.call("esc:add", &json!({"a": 1, "b": 2}), &[who]).json()["outputData"]["sum"].clone()
     };
-    std::thread::scope(|scope| {
+    let is_held = std::thread::scope(|scope| {
         let waits = |()| {
             std::thread::sleep(Duration::from_secs(1));
-            let (later, asked) = (scope.spawn(|| add(&alice)), Instant::now());
+            let (later, asked) = (scope.spawn(|| add(&alice)), Stopwatch::start());
             while !later.is_finished() && asked.elapsed() < Duration::from_secs(3) {
                 std::thread::sleep(Duration::from_millis(50));
             }
@@ -161,7 +160,12 @@ fn answers_that_are_not_read_hold_up_their_principal_alone_and_for_30_seconds() 
         // busy machine.
         let tries =
             std::iter::repeat(()).take_while(|()| first.elapsed() < Duration::from_secs(28));
-        let later = { tries }.find_map(waits).expect("a call of hers waits");
+        let Some(later) = { tries }.find_map(waits) else {
+            // On a busy machine the first is let go before all have asked.
+            let busy = idle.elapsed() < Duration::from_secs(14);
+            assert!(busy, "a call of hers waits");
+            return false;
+        };
         let before = ran();
         assert_eq!(
             (add(&bob), lists(&bob)),
@@ -169,19 +173,23 @@ fn answers_that_are_not_read_hold_up_their_principal_alone_and_for_30_seconds() 
             "others go on"
         );
         std::thread::sleep(Duration::from_secs(1));
-        // On a busy machine the first is let go before all have asked.
+        let seen = (ran(), lists(&alice));
         if first.elapsed() < Duration::from_secs(28) {
-            assert_eq!(ran(), before + 1, "no new call of hers starts");
-            assert_eq!(lists(&alice), (429, Some(true), 200));
+            assert_eq!(seen.0, before + 1, "no new call of hers starts");
+            assert_eq!(seen.1, (429, Some(true), 200));
         }
         assert_eq!(
             later.join().unwrap(),
             3,
             "once those who do not read are let go"
         );
+        true
     });
+    if !is_held {
+        return;
+    }
     assert!(
-        first.elapsed() > Duration::from_secs(28),
+        first.elapsed() > Duration::from_secs(30),
         "{:?}",
         first.elapsed()
     );
@@ -245,8 +253,8 @@ fn repeats(playground: &Playground) {
         "parameters": {"type": "object", "properties": properties}, "limits": {"outputBytes": 32 * MIB},
     });
     playground.tool("repeats", "python", script, more);
-    let allowed =
-        "[files]\nread = [{ path = \"./**\", why = \"w\" }]\n[limits]\noutput_bytes = 33_554_432\n";
+    let allowed = "[files]\nread = [{ path = \"./**\", why = \"w\" }]\n\
+        [limits]\noutput_bytes = 33_554_432\ntimeout_ms = 110_000\n";
     playground.policy("repeats", "esc:repeats", allowed);
 }
 
@@ -270,7 +278,7 @@ fn while_large_answers_are_read_another_principal_is_served() {
         let calls: Vec<_> = (0..4).map(|_| scope.spawn(call)).collect();
         let mut slowest = Duration::ZERO;
         while !calls.iter().all(std::thread::ScopedJoinHandle::is_finished) {
-            let asked = Instant::now();
+            let asked = Stopwatch::start();
             assert_eq!(web.get("/v1/tools/esc:add", &[&bob]).status, 200);
             slowest = slowest.max(asked.elapsed());
         }
@@ -298,7 +306,7 @@ fn answers_are_charged_before_anything_runs() {
     let mut body = repeated("\"", "x", 16 * MIB - 10_000, "\"");
     body.as_object_mut().unwrap().remove("key");
     let body = body.to_string();
-    let before = peak(&web);
+    let (before, began) = (peak(&web), Instant::now());
     let ask = |_| {
         let mut stream = web.connect();
         nix::sys::socket::setsockopt(&stream, nix::sys::socket::sockopt::RcvBuf, &(64 * 1024))
@@ -314,17 +322,16 @@ fn answers_are_charged_before_anything_runs() {
         stream
     };
     let deaf: Vec<TcpStream> = (0..8).map(ask).collect();
-    wait_for("two records", || playground.records().len() == 2);
+    wait_for("two records", || playground.records().len() >= 2);
     let whole = web.ask("POST", "/v1/tools/esc:repeats/calls", &[&bob], &body);
     assert_eq!(whole.json()["success"], true, "{:.300}", whole.body);
-    assert_eq!(
-        playground.records().len(),
-        3,
-        "the others wait before they run"
-    );
-    // Two unread answers, and one that is read: as it was printed, as JSON, and as it is sent.
-    let more = peak(&web) - before;
-    assert!(more < (2 + 3 + 1) * 32 * MIB, "{} MiB", more / MIB);
+    let (ran, more) = (playground.records().len(), peak(&web) - before);
+    // On a busy machine the first are let go before that.
+    if began.elapsed() < Duration::from_secs(28) {
+        assert_eq!(ran, 3, "the others wait before they run");
+        // Two unread answers, and one that is read: as it was printed, as JSON, and as it is sent.
+        assert!(more < (2 + 3 + 1) * 32 * MIB, "{} MiB", more / MIB);
+    }
     drop(deaf);
 }
 

@@ -68,7 +68,8 @@ fn kinds((ids, told): &(Vec<String>, Vec<(String, Value)>)) -> Vec<String> {
 fn calls_of_a_batch_run_at_once_speak_in_turn_and_whose_they_are_has_a_bound() {
     let (playground, web) = served(|it| {
         adder(it);
-        let chunks = "import json, sys, time\nmine = json.load(sys.stdin)['name']\nfor n in \
+        let chunks = "import json, os, sys, time\nmine = json.load(sys.stdin)['name']\nwhile not \
+                      os.path.exists(os.path.dirname(__file__) + '/go'): time.sleep(0.01)\nfor n in \
                       range(100):\n    print('@toolhost ' + json.dumps({'chunk': f'{mine} {n}'}), \
                       flush=True)\n    time.sleep(0.01)\nprint('@toolhost {\"end\": true}')\n";
         it.tool("chunks", "python", chunks, json!({}));
@@ -81,12 +82,15 @@ fn calls_of_a_batch_run_at_once_speak_in_turn_and_whose_they_are_has_a_bound() {
             chunks,
             json!({"presentation": {"hidden": true}}),
         );
+        fs::write(it.path("user_scripts/quiet/go"), "").unwrap();
+        it.policy("chunks", "esc:chunks", "[limits]\ntimeout_ms = 120_000\n");
     });
     let ask = |body: Value| pieces(&web.ask("POST", "/v1/calls", &[], &body.to_string()));
     let chunks = |name: &str| json!({"tool": "esc:chunks", "arguments": {"name": name}});
     let (ids, told) = std::thread::scope(|scope| {
         let asked = scope.spawn(|| ask(json!({"calls": [chunks("a"), chunks("b"), chunks("c")]})));
         playground.runs("user_scripts/chunks/main.py", 3);
+        fs::write(playground.path("user_scripts/chunks/go"), "").unwrap();
         asked.join().unwrap()
     });
     for (id, name) in ids.iter().zip(["a", "b", "c"]) {
@@ -181,37 +185,39 @@ fn calls_of_a_batch_run_at_once_speak_in_turn_and_whose_they_are_has_a_bound() {
 
 #[test]
 fn a_batch_is_held_to_what_each_call_is_held_to() {
-    let (_playground, web, [alice, bob]) = served_to(["alice", "bob"], |it| {
+    let (_playground, web, [alice, bob, carol]) = served_to(["alice", "bob", "carol"], |it| {
         adder(it);
         it.tool("other", "python", "print(1)\n", json!({}));
-        let callers = caller("bob", "") + &caller("alice", "at_once = 1\ncalls_per_minute = 6\n");
+        let callers = caller("bob", "")
+            + &caller("alice", "at_once = 1\n")
+            + &caller("carol", "calls_per_minute = 1\n");
         write_callers(it, &callers.replace('*', "esc:add"));
     });
     let ask = |who: &str, body: &str, more: &[&str]| {
         web.ask("POST", "/v1/calls", &[&[who], more].concat(), body)
     };
     let add = json!({"tool": "esc:add", "arguments": {"a": 1, "b": 2}});
-    let batch = |calls: Value| {
+    let batch = |who: &str, calls: Value| {
         kinds(&pieces(&ask(
-            &alice,
+            who,
             &json!({ "calls": calls }).to_string(),
             &[],
         )))
     };
-    let told = batch(json!([add, {"tool": "esc:other"}, add, add]));
+    let told = batch(&alice, json!([add, {"tool": "esc:other"}, add, add]));
     assert_eq!(
         told,
         ["none", "ToolNotFoundError", "none", "none"],
         "one at a time, and no hang"
     );
-    let told = batch(json!([add, add, add, add]));
+    let told = batch(&carol, json!([add, add, add, add]));
     assert_eq!(
         told.iter().filter(|kind| *kind == "RateLimitError").count(),
-        2,
+        3,
         "each counts"
     );
     // A body that cannot be read counts as well, so another asks.
-    assert_eq!(ask(&alice, "[]", &[]).status, 429);
+    assert_eq!(ask(&carol, "[]", &[]).status, 429);
     for (body, more, words) in [
         ("{\"calls\": []}", &[][..], "1 to 64 calls"),
         (

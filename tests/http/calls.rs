@@ -40,9 +40,10 @@ fn the_status_says_whether_the_tool_ran_and_a_stream_starts_and_ends_once() {
         it.tool("asks", "python", "print(1)\n", asks);
         // A line of the tool that looks like one of the stream, and one with characters that a
         // terminal would obey.
-        let script = "import sys, time\nfor line in ['one', 'event: end', 'data: {}', \
+        let script = "import os, sys, time\nfor line in ['one', 'event: end', 'data: {}', \
                       '\\x1b[31m\\u202ered']:\n    print(line, file=sys.stderr, flush=True)\n    \
-                      time.sleep(0.2)\nprint(json := 7)\n";
+                      time.sleep(0.2)\n    while not os.path.exists(os.path.dirname(__file__) + \
+                      '/heard'):\n        time.sleep(0.01)\nprint(json := 7)\n";
         it.tool("tells", "python", script, json!({}));
     });
     let good = json!({"a": 1, "b": 2});
@@ -52,7 +53,7 @@ fn the_status_says_whether_the_tool_ran_and_a_stream_starts_and_ends_once() {
         ("esc%3Aadd", good.clone(), 200, "none"),
         (
             "esc:add",
-            json!({"arguments": good.to_string(), "config": "{\"timeoutMs\": 9000}"}),
+            json!({"arguments": good.to_string(), "config": "{\"timeoutMs\": 30000}"}),
             200,
             "none",
         ),
@@ -154,7 +155,7 @@ fn the_status_says_whether_the_tool_ran_and_a_stream_starts_and_ends_once() {
     ] {
         let reply = web.call(
             "esc:add",
-            &json!({"arguments": good, "config": {config: 9000}}),
+            &json!({"arguments": good, "config": {config: 30_000}}),
             &[],
         );
         assert_eq!(reply.status, wanted, "{config}: {reply:?}");
@@ -184,6 +185,7 @@ fn the_status_says_whether_the_tool_ran_and_a_stream_starts_and_ends_once() {
         !first.contains("event: end"),
         "the line is heard while the tool runs: {first}"
     );
+    fs::write(playground.path("user_scripts/tells/heard"), "").unwrap();
     let rest = rest(stream);
     assert!(!rest.contains(['\u{1b}', '\u{202e}']), "{rest}");
     let reply = web.call(

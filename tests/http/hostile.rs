@@ -33,6 +33,8 @@ type Row = (
 
 const READ: &str = "GET /v1/tools/esc:add HTTP/1.1";
 const CALL: &str = "POST /v1/tools/esc:add/calls HTTP/1.1";
+/// How long the head of a request may take (`transport/http/connection.rs`).
+const HEAD_TIME: Duration = Duration::from_secs(15);
 const BODY: &str = "{\"a\":1,\"b\":2}";
 const FOR_BOB: &str = "{\"user\":\"bob\",\"arguments\":{\"a\":1,\"b\":2}}";
 
@@ -701,7 +703,7 @@ fn bodies_are_strict_documents_read_apart_and_long_ones_hold_up_no_other() {
 
 #[test]
 fn who_shows_no_token_or_one_token_keeps_no_other_out() {
-    let (playground, web, [alice, bob]) = served_to(["alice", "bob"], |_| ());
+    let (playground, mut web, [alice, bob]) = served_to(["alice", "bob"], |_| ());
     let mut silent: Vec<_> = (0..512).map(|_| web.connect()).collect();
     assert_eq!(web.get("/v1/tools", &[&bob]).status, 200, "others come in");
     within(
@@ -713,23 +715,35 @@ fn who_shows_no_token_or_one_token_keeps_no_other_out() {
         },
     );
     drop(silent);
-    // One token may have as many known connections as it leaves free.
-    let asked = request(
-        "GET",
-        "/v1/tools",
-        &web.address,
-        &["Connection: keep-alive", &alice],
-        "",
-    );
-    let (mut known, mut told) = (Vec::new(), String::new());
-    while told.is_empty() && known.len() < 400 {
-        let mut stream = web.connect();
-        stream.write_all(asked.as_bytes()).unwrap();
-        let answer = heard(&mut stream, "\r\n\r\n");
-        if answer.starts_with("HTTP/1.1 200") {
-            known.push(stream);
-        } else {
-            told = answer;
+    // One token may have as many known connections as it leaves free. The first of them are closed
+    // once their next heads take too long.
+    let opened = |web: &Web| {
+        let asked = request(
+            "GET",
+            "/v1/tools",
+            &web.address,
+            &["Connection: keep-alive", &alice],
+            "",
+        );
+        let (mut known, mut told, began) = (Vec::new(), String::new(), Instant::now());
+        while told.is_empty() && known.len() < 400 {
+            let mut stream = web.connect();
+            stream.write_all(asked.as_bytes()).unwrap();
+            let answer = heard(&mut stream, "\r\n\r\n");
+            if answer.starts_with("HTTP/1.1 200") {
+                known.push(stream);
+            } else {
+                told = answer;
+            }
+        }
+        (known, told, began.elapsed() < HEAD_TIME)
+    };
+    let tokens = playground.path("state/tokens").display().to_string();
+    let (mut known, mut told, mut in_time) = opened(&web);
+    for _ in 0..4 {
+        if !in_time {
+            web = Web::start(&playground, &["--token-file", &tokens]);
+            (known, told, in_time) = opened(&web);
         }
     }
     assert!(
@@ -775,7 +789,16 @@ fn who_shows_no_token_or_one_token_keeps_no_other_out() {
 
 #[test]
 fn who_is_slow_or_many_keeps_no_other_out() {
+    // Later all are closed, whoever makes room.
+    let in_time = (0..5).find_map(|_| slow_and_many());
+    let made_room = in_time.expect("before their heads take too long");
+    assert!(made_room <= 40, "{made_room} made room, and no more");
+}
+
+/// How many of them made room for others; `None`: that took longer than a head may.
+fn slow_and_many() -> Option<usize> {
     let (_playground, web) = served(|_| ());
+    let began = Instant::now();
     // Heads that never end.
     let mut slow: Vec<_> = (0..530).map(|_| web.connect()).collect();
     slow.iter_mut()
@@ -800,7 +823,8 @@ fn who_is_slow_or_many_keeps_no_other_out() {
     within(Duration::from_secs(5), "the oldest make room", || {
         closed() >= 10
     });
-    assert!(closed() <= 40, "{} made room, and no more", closed());
+    let made_room = closed();
+    (began.elapsed() < HEAD_TIME).then_some(made_room)
 }
 
 #[test]

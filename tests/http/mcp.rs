@@ -655,9 +655,10 @@ fn a_task_is_its_callers_alone_and_cancelling_it_kills() {
         it.tool(
             "sleep",
             "python",
-            "import time\ntime.sleep(25)\n",
+            "import time\ntime.sleep(600)\n",
             json!({"execution": {"task": "required"}}),
         );
+        it.policy("sleep", "esc:sleep", "[limits]\ntimeout_ms = 120_000\n");
         it.tool(
             "quick",
             "python",

@@ -1,18 +1,22 @@
 //! MCP over HTTP: clients of an older session that come back for what they missed.
 
 use super::mcp::{BOTH, Client, SLEEPER, borrowed, messages, of_function};
-use super::{Reply, Web, heard, served, served_to, sleeper};
+use super::{Reply, Web, heard, rest, served, served_to, sleeper};
 use crate::prelude::*;
 
 const VERSION: &str = "MCP-Protocol-Version: 2025-11-25";
 const OLDER: &str = "2025-06-18";
 
-/// Tells how far it is, twice, and answers.
+/// Tells how far it is, twice, and answers; goes on only once `waits` does not lie beside it.
 fn steps(playground: &Playground) {
-    let script = "import toolhost, time\ndef run():\n    toolhost.progress(1, 2)\n    \
-                  time.sleep(1.5)\n    toolhost.progress(2, 2)\n    time.sleep(0.2)\n    return \
-                  'done'\n";
+    let script = "import os, toolhost, time\ndef run():\n    toolhost.progress(1, 2)\n    \
+                  time.sleep(1.5)\n    while os.path.exists(os.path.dirname(__file__) + \
+                  '/waits'):\n        time.sleep(0.01)\n    toolhost.progress(2, 2)\n    \
+                  time.sleep(0.2)\n    return 'done'\n";
     playground.tool("steps", "python", script, of_function("run"));
+    let rest =
+        "[files]\nread = [{ path = \"./**\", why = \"w\" }]\n[limits]\ntimeout_ms = 110_000\n";
+    playground.policy("steps", "esc:steps", rest);
 }
 
 /// Reads until the event that holds this, and gives the id of that one.
@@ -105,11 +109,17 @@ fn a_client_whose_connection_broke_reads_on_after_the_last_event_or_has_its_call
         assert_eq!(playground.records().len(), before + 1);
     }
     // A later reader takes the place of a connection that only looks as if it were there.
+    let waits = playground.path("user_scripts/steps/waits");
+    fs::write(&waits, "").unwrap();
     let mut stream = client.begin("esc__steps");
     let (_, id) = event(&mut stream, "\"progress\":1");
-    assert_eq!(answer(&messages(&resumed(&web, &client, &id))).1, "done");
-    let mut rest = String::new();
-    let _ = stream.read_to_string(&mut rest);
+    let (rest, later) = std::thread::scope(|scope| {
+        let later = scope.spawn(|| resumed(&web, &client, &id));
+        let rest = rest(stream);
+        fs::remove_file(&waits).unwrap();
+        (rest, later.join().unwrap())
+    });
+    assert_eq!(answer(&messages(&later)).1, "done");
     assert!(!rest.contains("result"), "one reader at a time: {rest}");
     // A large answer that broke off is sent again, and one that is too large is not.
     for (name, length) in [("esc__large", Some(3_000_000)), ("esc__larger", None)] {
@@ -124,18 +134,21 @@ fn a_client_whose_connection_broke_reads_on_after_the_last_event_or_has_its_call
         drop(stream);
         wait_for("its record", || playground.records().len() > before);
         std::thread::sleep(Duration::from_millis(500));
-        let told = messages(&resumed(&web, &client, &id));
-        let text = told
-            .last()
-            .map(|told| told["result"]["content"][0]["text"].as_str().unwrap().len());
-        assert_eq!(text, length, "{name}");
+        // Until it is over it can be read on.
+        wait_for(&format!("{name} is over"), || {
+            let told = messages(&resumed(&web, &client, &id));
+            let text = told
+                .last()
+                .map(|told| told["result"]["content"][0]["text"].as_str().unwrap().len());
+            text == length
+        });
     }
     // The call of one that does not come back is killed.
     let before = playground.records().len();
     let mut stream = client.begin("esc__sleep");
     heard(&mut stream, "retry: 1000");
     playground.runs(SLEEPER, 1);
-    let left = Instant::now();
+    let (left, idle) = (Instant::now(), Stopwatch::start());
     drop(stream);
     wait_for("its record", || {
         playground
@@ -146,7 +159,7 @@ fn a_client_whose_connection_broke_reads_on_after_the_last_event_or_has_its_call
     });
     playground.runs(SLEEPER, 0);
     assert!(
-        (5..20).contains(&left.elapsed().as_secs()),
+        left.elapsed().as_secs() >= 5 && idle.elapsed().as_secs() < 20,
         "it was waited for: {:?}",
         left.elapsed()
     );

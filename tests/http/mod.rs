@@ -391,11 +391,16 @@ pub fn adder(playground: &Playground) {
     playground.settle();
 }
 
+/// The limit of tools that run until somebody lets them go on, or ends them.
+const LONG: &str =
+    "[limits]\ntimeout_ms = 120_000\n[files]\nread = [{ path = \"./**\", why = \"w\" }]\n";
+
 /// Writes a line, and sleeps.
 pub fn sleeper(playground: &Playground) {
     let script = "import sys, time\nprint('asleep', file=sys.stderr, \
-        flush=True)\ntime.sleep(25)\nprint(1)\n";
+        flush=True)\ntime.sleep(110)\nprint(1)\n";
     playground.tool("sleep", "python", script, json!({}));
+    playground.policy("sleep", "esc:sleep", LONG);
 }
 
 /// A tool `esc:gate`: answers once the file that its call names lies in its folder.
@@ -404,12 +409,8 @@ pub fn gated(playground: &Playground) {
                   json.load(sys.stdin)['file']\nwhile not os.path.exists(file):\n    \
                   time.sleep(0.01)\nprint('\"through\"')\n";
     let file = json!({"type": "object", "properties": {"file": {"type": "string"}}});
-    playground.tool(
-        "gate",
-        "python",
-        script,
-        json!({"parameters": file, "execution": {"timeoutMs": 120_000}}),
-    );
+    playground.tool("gate", "python", script, json!({"parameters": file}));
+    playground.policy("gate", "esc:gate", LONG);
 }
 
 pub const GATE: &str = "user_scripts/gate/main.py";

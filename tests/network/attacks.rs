@@ -4,6 +4,7 @@ use super::{World, allow, in_both_worlds};
 use crate::prelude::*;
 
 const SEND: &str = include_str!("send.py");
+const LONG: &str = "[limits]\ntimeout_ms = 110_000\n";
 
 fn input(port: u16, cases: &[Vec<Vec<u8>>]) -> Value {
     let hex = |bytes: &Vec<u8>| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
@@ -15,12 +16,13 @@ fn input(port: u16, cases: &[Vec<Vec<u8>>]) -> Value {
 
 /// What each case was answered, how the call ended, and who came but to ask for a name.
 fn send(world: &World, port: u16, cases: &[Vec<Vec<u8>>]) -> (Vec<String>, Ended, Vec<String>) {
-    world.tool(
+    world.tool_with(
         "send",
         "python",
         SEND,
         &["api.example.com"],
         &allow("api.example.com"),
+        LONG,
     );
     let (ended, heard) = world.called("esc:send", &input(port, cases));
     fits("ok", &ended).unwrap();
@@ -407,13 +409,14 @@ fn the_hello_after_a_retry_names_the_host_as_well() {
 fn neither_a_redirect_nor_the_lease_of_another_call_leads_to_a_host() {
     in_both_worlds("redirects and leases", |world| {
         let script = "import json,sys,urllib.request as r\nurl=json.load(sys.stdin)['url']\n\
-            print(json.dumps(json.load(r.urlopen(url,timeout=5))['at']))\n";
-        world.tool(
+            print(json.dumps(json.load(r.urlopen(url,timeout=60))['at']))\n";
+        world.tool_with(
             "go",
             "python",
             script,
             &["api.example.com"],
             &allow("api.example.com"),
+            LONG,
         );
         let to = |to: &str| json!({"url": format!("http://api.example.com/redirect?to={to}")});
         fits(
@@ -433,16 +436,17 @@ fn neither_a_redirect_nor_the_lease_of_another_call_leads_to_a_host() {
             seen():\n all=[l.split() for f in ('tcp','tcp6') for l in \
             open('/proc/net/'+f).readlines()[1:]]\n return [l[2] for l in all if \
             l[3]!='0A']\nbefore=seen()\nat=socket.gethostbyname('a.wild.example') if 'ask' in \
-            input else input['use']\ntry:\n s=socket.create_connection((at,80),5); \
-            s.settimeout(5)\n s.sendall(b'GET / HTTP/1.1\\r\\nHost: a.wild.example\\r\\n\\r\\n'); \
+            input else input['use']\ntry:\n s=socket.create_connection((at,80),60); \
+            s.settimeout(60)\n s.sendall(b'GET / HTTP/1.1\\r\\nHost: a.wild.example\\r\\n\\r\\n'); \
             got=s.recv(12).decode() or 'closed'\nexcept OSError: \
             pass\nprint(json.dumps({'at': at, 'got': got, 'before': before, 'now': seen()}))\n";
-        world.tool(
+        world.tool_with(
             "two",
             "python",
             script,
             &["*.wild.example"],
             &allow("*.wild.example"),
+            LONG,
         );
         let mut server = Server::of(world.host());
         let mut call =

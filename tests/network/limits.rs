@@ -55,7 +55,9 @@ fn bytes_and_requests_that_wait_are_bounded_and_the_limit_named() {
 fn what_is_passed_on_takes_flat_memory_and_processor_time_of_the_call() {
     in_both_worlds("memory and processor time", |world| {
         const BYTES: u64 = 1 << 29;
-        let limits = |cpu_ms: u64| format!("received_bytes = 2_000_000_000\ncpu_ms = {cpu_ms}\n");
+        let limits = |cpu_ms: u64| {
+            format!("received_bytes = 2_000_000_000\ncpu_ms = {cpu_ms}\ntimeout_ms = 110_000\n")
+        };
         let ended = run(world, "download", BYTES, &limits(100_000));
         fits(&format!("ok {BYTES}"), &ended).unwrap();
         assert!(
@@ -113,12 +115,13 @@ fn connections_lookups_and_waiting_are_bounded_for_each_tool() {
         fits("TimeoutError", &ended).unwrap();
         assert!(ended.took < Duration::from_secs(8), "{:?}", ended.took);
 
-        world.tool(
+        world.tool_with(
             "asks",
             "python",
             include_str!("lookups.py"),
             &["*.wild.example"],
             &allow("*.wild.example"),
+            "[limits]\ntimeout_ms = 110_000\n",
         );
         // NXDOMAIN for odd names; no answer of another type, and one address for two spellings;
         // REFUSED for the 257th name, and after 10,000 lookups, of which these were 24.
@@ -158,14 +161,22 @@ fn connections_lookups_and_waiting_are_bounded_for_each_tool() {
         let mut server = Server::of(world.host());
         let reached = |answer: &Value| answer["result"]["structuredContent"]["reached"] == true;
         assert!(reached(&server.called("esc:hangs", json!({"do": "hang"}))));
-        let hanging = [(); 8].map(|()| server.call("esc:hangs", json!({"do": "hang", "n": 60})));
-        std::thread::sleep(Duration::from_millis(1500));
-        let other = server.call("esc:other", json!({"do": "hang"}));
-        let mut answers = server.answers(&[&hanging[..], &[other]].concat());
-        assert!(reached(&answers.remove(&other).unwrap()), "{answers:?}");
-        // The control: the dials of the tool itself wait.
         let waited = |answer: &&Value| answer["result"]["structuredContent"]["reached"] == false;
-        assert!(answers.values().filter(waited).count() >= 4, "{answers:?}");
+        // Each waits for 3 s, in which the machine may stand still: then all are called again.
+        let mut all = Vec::new();
+        let alone = (0..4).any(|_| {
+            let hanging =
+                [(); 8].map(|()| server.call("esc:hangs", json!({"do": "hang", "n": 60})));
+            std::thread::sleep(Duration::from_millis(1500));
+            let other = server.call("esc:other", json!({"do": "hang"}));
+            let mut answers = server.answers(&[&hanging[..], &[other]].concat());
+            let is_reached = reached(&answers.remove(&other).unwrap());
+            // The control: the dials of the tool itself wait.
+            let waited = answers.values().filter(waited).count();
+            all.push((is_reached, answers));
+            is_reached && waited >= 4
+        });
+        assert!(alone, "{all:?}");
     });
 }
 
@@ -193,7 +204,7 @@ fn a_relay_that_dies_ends_its_connections_and_is_named() {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        within(Duration::from_secs(10), "the tool is connected", || {
+        wait_for("the tool is connected", || {
             world.log().iter().any(|line| line.starts_with("tcp"))
         });
         let relays = processes_of("toolhost-relay")

@@ -251,7 +251,7 @@ impl World {
     /// The control: a plain program inside the world reaches the target.
     pub fn control(&self, url: &str) {
         let mut command = self.inside("/usr/bin/curl");
-        command.args(["-gsS", "--max-time", "5", url]);
+        command.args(["-gsS", "--max-time", "60", url]);
         let before = self.log().len();
         let ended = finish(command, b"");
         within(

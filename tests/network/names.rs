@@ -38,7 +38,7 @@ fn refused<'a>(ended: &'a Ended, target: &str) -> Vec<&'a Value> {
 
 /// The control: a plain program inside the world has an answer.
 fn answers(world: &World, url: &str) {
-    within(Duration::from_secs(10), url, || {
+    wait_for(url, || {
         let mut curl = world.inside("/usr/bin/curl");
         curl.args(["-gsf", "--max-time", "5", url]);
         finish(curl, b"").code == Some(0)
@@ -208,7 +208,7 @@ fn localhost_with_its_range_is_reached_by_that_name() {
     let (host, url) = ("localhost:8098", "http://localhost:8098/");
     // Each asks for `url` and answers with the status.
     let urllib = "import json,sys,urllib.request as \
-        r\nprint(r.urlopen(json.load(sys.stdin)['url'],timeout=5).status)\n";
+        r\nprint(r.urlopen(json.load(sys.stdin)['url'],timeout=20).status)\n";
     let curl = "import json,subprocess,sys\n\
         curl=['curl','-sSo','/dev/null','-w','%{http_code}',json.load(sys.stdin)['url']]\n\
         print(subprocess.run(curl,capture_output=True,check=True).stdout.decode())\n";
@@ -252,8 +252,8 @@ const LOOPBACK: &str = "import socket,threading\ndef serve(s):\n while True:\n  
 /// Connects to each target (address, port) and names this Host; answers with what is said, or with
 /// the status.
 const REACHES: &str = "import json,socket,sys\nout=[]\nfor at,port,host in \
-    json.load(sys.stdin)['targets']:\n b=b''\n try:\n  s=socket.create_connection((at,port),8); \
-    s.settimeout(8)\n  s.sendall(f'GET / HTTP/1.1\\r\\nHost: {host}\\r\\n\\r\\n'.encode())\n  \
+    json.load(sys.stdin)['targets']:\n b=b''\n try:\n  s=socket.create_connection((at,port),20); \
+    s.settimeout(20)\n  s.sendall(f'GET / HTTP/1.1\\r\\nHost: {host}\\r\\n\\r\\n'.encode())\n  \
     while d:=s.recv(4096): b+=d\n except OSError: pass\n b=b.decode(); \
     out.append(b.split('\\r\\n\\r\\n')[1] if ' 200 ' in b else b[9:12])\nprint(json.dumps(out))\n";
 
@@ -333,15 +333,16 @@ fn a_long_hosts_file_is_read_once_for_many_connections() {
         let text = fs::read_to_string(&hosts).unwrap() + &lines + "45.20.0.1 last.example.com\n";
         fs::write(&hosts, text).unwrap();
         let script = "import concurrent.futures as f,json,socket,sys\njson.load(sys.stdin)\ndef \
-            one(i):\n s=socket.create_connection(('last.example.com',7000),20); s.sendall(b'x'); \
+            one(i):\n s=socket.create_connection(('last.example.com',7000),60); s.sendall(b'x'); \
             return len(s.recv(1))\nwith f.ThreadPoolExecutor(50) as p: \
             print(sum(p.map(one,range(50))))\n";
-        world.tool(
+        world.tool_with(
             "many",
             "python",
             script,
             &["last.example.com:7000"],
             &allow("last.example.com:7000"),
+            "[limits]\ntimeout_ms = 110_000\n",
         );
         // Runs a program and says how much memory it had at most, KiB.
         let measured = "import \

@@ -130,6 +130,7 @@ fn full_buffers_of_connections_are_held() {
         let fill = |memory: u64, seconds: f64| {
             let limits = format!("[limits]\nmemory_bytes = {memory}\nopen_files = 1200\n");
             let limits = limits + "connections = 1000\nsent_bytes = 2_000_000_000\n";
+            let limits = limits + "timeout_ms = 110_000\n";
             let hosts = ["api.example.com:9001"];
             world.tool_with(
                 "fills",
@@ -142,7 +143,7 @@ fn full_buffers_of_connections_are_held() {
             world.call("esc:fills", &json!({"enough": MEMORY, "seconds": seconds}))
         };
         let began = Instant::now();
-        let control = fill(1 << 30, 30.0);
+        let control = fill(1 << 30, 60.0);
         let took = began.elapsed().as_secs_f64();
         let waits = |ended: &Ended| ended.out["outputData"].as_u64().unwrap_or_default();
         assert!(waits(&control) > MEMORY, "control: {control:?}");

@@ -28,7 +28,8 @@ fn tool_of(world: &World, script: &str, limits: &str) {
     let more = json!({"securityContext": {"networkAccess": {"allowHosts": hosts},
         "requiredCapabilities": ["secret:API_KEY"]}});
     world.playground.tool("keyed", "python", script, more);
-    let files = "[files]\nread = [{ path = \"./**\", why = \"a test\" }]";
+    let files = "[limits]\ntimeout_ms = 110_000\n\
+        [files]\nread = [{ path = \"./**\", why = \"a test\" }]";
     let policy = format!(
         "{secrets}\n{files}\n[network]\nhosts = [{}]\n",
         hosts.map(allow).join(", ")
@@ -713,6 +714,7 @@ fn an_answer_is_searched_whole_or_event_by_event_or_refused() {
                 .rev()
                 .collect::<String>()
         };
+        tool_of(world, &SCRIPT.replace("timeout=3", "timeout=60"), LIMITS);
         for event in [
             "event: a\ndata: {KEY} and.\n\n",
             "data: {KEY}\r\n\r\ndata: {KEY}\r\n.\n\n",
@@ -720,6 +722,7 @@ fn an_answer_is_searched_whole_or_event_by_event_or_refused() {
             assert_eq!(got(event), event.replace("{KEY}", &stars));
         }
         // The control: without an empty line what is read last stays back.
+        tool(world, LIMITS);
         assert_eq!(got("event: a\ndata: {KEY} and.\n"), "");
     });
 }

@@ -101,7 +101,8 @@ fn a_tree_stays_as_long_as_a_call_uses_it() {
     let folder = shop.playground.tool("late", "python", late, writes);
     fs::create_dir_all(folder.join("out")).unwrap();
     fs::write(folder.join("requirements.txt"), shop.locked("plain==1.0")).unwrap();
-    let write = "[files]\nread = [{ path = \"./**\", why = \"w\" }]\nwrite = \
+    let write = "[limits]\ntimeout_ms = 120_000\n[files]\n\
+                 read = [{ path = \"./**\", why = \"w\" }]\nwrite = \
                  [{ path = \"out/**\", why = \"w\" }]\n[packages]\npython = \
                  { index = \"default\", why = \"w\" }\n";
     shop.playground.policy("late", "esc:late", write);

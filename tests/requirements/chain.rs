@@ -255,6 +255,7 @@ fn what_somebody_did_to_the_log_shows() {
 #[test]
 fn several_hosts_write_one_chain() {
     let playground = playground();
+    let began = Instant::now();
     let mut hosts: Vec<Server> = (0..2).map(|_| Server::start(&playground)).collect();
     for _ in 0..5 {
         let asked: Vec<u64> = (0..2)
@@ -271,7 +272,13 @@ fn several_hosts_write_one_chain() {
     holds(&playground, 1, 26);
     let out = verify(&playground).out;
     assert_eq!(out["notes"], json!([]), "{out:#}");
-    assert_eq!(out["heads"]["same"], 8, "each host left one: {out:#}");
+    let heads = out["heads"]["same"].as_u64().unwrap();
+    // A server leaves one more after each minute.
+    let may_be_more = began.elapsed() > Duration::from_secs(60);
+    assert!(
+        heads == 8 || (heads > 8 && may_be_more),
+        "each host left one: {out:#}"
+    );
 }
 
 #[test]

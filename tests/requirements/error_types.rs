@@ -31,7 +31,7 @@ const CALLS: &[(&str, &str, &str, &str, i32)] = &[
         "tool",
         1,
     ),
-    ("esc:answers", r#"{"n":3}"#, "TimeoutError", "tool", 1),
+    ("esc:sleeps", r#"{"n":3}"#, "TimeoutError", "tool", 1),
     ("esc:answers", r#"{"n":4}"#, "ResourceLimitError", "tool", 1),
     ("esc:gpu", "{}", "CapabilityError", "host", 4),
     ("esc:method", "{}", "ServiceError", "host", 4),
@@ -44,9 +44,11 @@ const ANSWERS: &str = "import json, os, sys, time\nn = json.load(sys.stdin).get(
 #[test]
 fn real_calls_tell_type_origin_and_exit_code() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
-    let more = json!({"execution": {"timeoutMs": 1500}, "output": {"type": "object"}, "parameters": {
+    let mut more = json!({"output": {"type": "object"}, "parameters": {
         "type": "object", "properties": {"n": {"type": "integer", "description": "d"}}}});
-    playground.tool("answers", "python", ANSWERS, more);
+    playground.tool("answers", "python", ANSWERS, more.clone());
+    more["execution"] = json!({"timeoutMs": 1500});
+    playground.tool("sleeps", "python", ANSWERS, more);
     playground.tool("greedy", "python", ANSWERS, files(&["self"], &["/srv/**"]));
     playground.tool(
         "gpu",

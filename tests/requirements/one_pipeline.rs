@@ -36,6 +36,11 @@ const CALLS: &[(&str, &str)] = &[
     ),
 ];
 
+/// Whether a call had no time to begin its tool, on a busy machine. It is made again.
+fn is_early(message: &str) -> bool {
+    message.contains("; try again") || message.contains("before the tool could be started")
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn every_face_gives_the_same_outcome() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
@@ -56,14 +61,32 @@ async fn every_face_gives_the_same_outcome() {
     let mut server = Server::start(&playground);
     for (tool, input) in CALLS {
         let what = format!("{tool} {input}");
-        let told = playground.call(tool, input).out;
-        let spoken = server.called(tool, serde_json::from_str(input).unwrap());
-        let request = CallRequest::new(
-            Caller::named("u"),
-            *tool,
-            Arguments::Text((*input).to_owned()),
-        );
-        let replied = service.call(request, Sink::none()).await;
+        let over = Instant::now() + PATIENCE;
+        let told = loop {
+            let told = playground.call(tool, input).out;
+            let message = told["error"]["message"].as_str().unwrap_or_default();
+            if !is_early(message) || Instant::now() > over {
+                break told;
+            }
+        };
+        let spoken = loop {
+            let spoken = server.called(tool, serde_json::from_str(input).unwrap());
+            if !is_early(&words(&spoken)) || Instant::now() > over {
+                break spoken;
+            }
+        };
+        let replied = loop {
+            let request = CallRequest::new(
+                Caller::named("u"),
+                *tool,
+                Arguments::Text((*input).to_owned()),
+            );
+            let replied = service.call(request, Sink::none()).await;
+            let fault = replied.outcome.fault();
+            if !fault.is_some_and(|fault| is_early(&fault.message)) || Instant::now() > over {
+                break replied;
+            }
+        };
         let words = spoken["result"]["content"][0]["text"].as_str().unwrap();
         let envelope = tool.starts_with("core:");
         if told["success"] == true {
@@ -122,7 +145,8 @@ async fn every_face_gives_the_same_outcome() {
             );
         }
     }
-    let records = playground.records();
+    let mut records = playground.records();
+    records.retain(|record| !is_early(record["message"].as_str().unwrap_or_default()));
     assert_eq!(records.len(), CALLS.len() * 3, "one record for each face");
     for (at, record) in records.chunks(3).enumerate() {
         for field in [

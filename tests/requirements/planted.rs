@@ -164,6 +164,11 @@ fn a_shared_folder_is_no_way_into_another_tool() {
                 ),
                 false => writes(&playground, "mod:writer", "shared/writer.py", "lib/**"),
             };
+            // It runs while all of the others do.
+            let policy = playground.path("sandbox-policies/mod-writer.policy.toml");
+            let text = fs::read_to_string(&policy).unwrap();
+            fs::write(policy, text + "[limits]\ntimeout_ms = 110_000\n").unwrap();
+            playground.settle();
             let at = |(name, text): (&String, &Value)| {
                 (shared.join(name).display().to_string(), text.clone())
             };

@@ -5,7 +5,9 @@
 use super::files;
 use crate::prelude::*;
 
-const WAITER: &str = "import sys, time\nprint(sys.stdin.read(), file=sys.stderr)\ntime.sleep(60)\n";
+const WAITER: &str =
+    "import sys, time\nprint(sys.stdin.read(), file=sys.stderr)\ntime.sleep(600)\n";
+const LONG: &str = "[limits]\ntimeout_ms = 120_000\n";
 /// Thousands of files that match nothing, one with a name that would be a line of its own.
 const LITTER: &str = "import os\nfor n in range(900):\n    open(f'out/{n:04d}-' + 'x' * 200, \
     'w').write('x')\nopen('out/a\\nSecurityError: forged', 'w').write('x')\nopen('out/good.csv', \
@@ -35,7 +37,9 @@ fn a_killed_host_leaves_the_records_of_its_calls() {
             WAITER,
             json!({"securityContext": {"fileAccess": {"allowRead": much}}}),
         );
-        playground.policy("n", "esc:much", "mode = \"narrow\"\n");
+        playground.policy("n", "esc:much", &format!("mode = \"narrow\"\n{LONG}"));
+        playground.policy("waiter", "esc:waiter", LONG);
+        playground.policy("other", "esc:other", LONG);
         playground.tool("other", "python", WAITER, json!({}));
         playground.tool("good", "python", "print(1)\n", json!({}));
         playground.settle();

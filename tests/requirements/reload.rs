@@ -24,13 +24,17 @@ fn a_hangup_reads_tools_and_policies_again() {
     let going = playground.tool(
         "going",
         "python",
-        "import time\ntime.sleep(3)\nprint(7)\n",
+        "import os, time\nwhile not os.path.exists(os.path.dirname(__file__) + '/go'):\n    \
+            time.sleep(0.01)\nprint(7)\n",
         json!({}),
     );
     let policy = |write: &str| {
         playground.allow("w", "esc:writer", &["./**"], &[write]);
         playground.settle();
     };
+    let rest =
+        "[files]\nread = [{ path = \"./**\", why = \"w\" }]\n[limits]\ntimeout_ms = 110_000\n";
+    playground.policy("going", "esc:going", rest);
     policy("./out/**");
     let mut server = Server::start(&playground);
     let told = |server: &mut Server, tool: &str| words(&server.called(tool, json!({"n": 1})));
@@ -43,11 +47,11 @@ fn a_hangup_reads_tools_and_policies_again() {
     fs::remove_file(going.join("going.tool.json")).unwrap();
     playground.tool("fresh", "python", "print(8)\n", json!({}));
     playground.settle();
-    server.hang_up();
-    assert_eq!(words(&server.answers(&[running])[&running]), "7");
     server.reload("the tools are those of the folder", |s| {
         names(s) == ["esc__fresh", "esc__writer"]
     });
+    fs::write(going.join("go"), "").unwrap();
+    assert_eq!(words(&server.answers(&[running])[&running]), "7");
     assert_eq!(told(&mut server, "esc:fresh"), "8");
 
     // A grant that is taken away is gone; so is everything while a policy is broken.

@@ -55,18 +55,23 @@ fn a_file_system_that_does_not_answer_holds_up_its_own_calls_alone() {
     let names = format!(
         "import ctypes, os, time\nlibc = ctypes.CDLL(None, use_errno=True)\n\
          libc.mmap.restype = ctypes.c_void_p\nfd = os.open('{}/text', os.O_RDONLY)\n\
-         at = libc.mmap(None, 4096, 1, 2, fd, 0)\nos.close(fd)\ntime.sleep(1.5)\n\
+         at = libc.mmap(None, 4096, 1, 2, fd, 0)\nos.close(fd)\nopen('out/mapped', 'w').close()\n\
+         while os.path.exists('out/mapped'): time.sleep(0.01)\n\
          if os.fork() == 0:\n    libc.link(ctypes.c_void_p(at), b'/dev/shm/b')\n    os._exit(0)\n\
          time.sleep(0.3)\n\
          open('out/x', 'wb').write(bytes(1 << 24))\ntime.sleep(20)\n",
         far.display()
     );
-    playground.allow("links", "esc:links", &["./**", &pattern], &["./out/**"]);
+    let rest = format!(
+        "[files]\nread = [{{ path = \"./**\", why = \"t\" }}, {{ path = \"{pattern}\", why = \"t\" }}]\n\
+         write = [{{ path = \"./out/**\", why = \"t\" }}]\n[limits]\ntimeout_ms = 110_000\n"
+    );
+    playground.policy("links", "esc:links", &rest);
     let mut asks = super::files(&["self", &pattern], &["out/**"]);
-    asks["execution"] = json!({"timeoutMs": 10 * LIMIT.as_millis() as u64});
     asks["limits"] = json!({"writtenBytes": 1 << 20});
     let folder = playground.tool("links", "python", &names, asks);
     fs::create_dir(folder.join("out")).unwrap();
+    let mapped = folder.join("out/mapped");
     playground.tool("near", "python", "print(1)\n", json!({}));
     playground.without_breaker();
     playground.settle();
@@ -88,11 +93,10 @@ fn a_file_system_that_does_not_answer_holds_up_its_own_calls_alone() {
         .unwrap();
     assert_eq!(line, "ready\n");
     let mut server = Server::start(&playground);
-    let control = server.called("esc:far", json!({}));
-    assert!(
-        kind(&control) == "none" && control.to_string().contains("hello"),
-        "{control}"
-    );
+    wait_for("the control", || {
+        let control = server.called("esc:far", json!({}));
+        kind(&control) == "none" && control.to_string().contains("hello")
+    });
     assert_eq!(kind(&server.called("esc:near", json!({}))), "none");
     // The host counts what a WASI tool writes while it runs.
     assert_eq!(
@@ -100,13 +104,17 @@ fn a_file_system_that_does_not_answer_holds_up_its_own_calls_alone() {
         "TimeoutError",
         "the control"
     );
+    let linking = server.call("esc:links", json!({}));
+    wait_for("the control has its name", || mapped.exists());
+    fs::remove_file(&mapped).unwrap();
     assert_eq!(
-        kind(&server.called("esc:links", json!({}))),
+        kind(&server.answers(&[linking])[&linking]),
         "ResourceLimitError",
         "the control"
     );
-    let spinning = server.call("esc:spin", json!({}));
     let linking = server.call("esc:links", json!({}));
+    wait_for("it has its name", || mapped.exists());
+    let spinning = server.call("esc:spin", json!({}));
     std::thread::sleep(LIMIT);
     kill(
         Pid::from_raw(silent.server.id().try_into().unwrap()),
@@ -116,6 +124,7 @@ fn a_file_system_that_does_not_answer_holds_up_its_own_calls_alone() {
     std::thread::sleep(Duration::from_millis(100));
     let late = |answer: &Value| assert_eq!(kind(answer), "TimeoutError", "{answer}");
     let began = Stopwatch::start();
+    fs::remove_file(&mapped).unwrap();
     let calls: Vec<u64> = (0..CALLS)
         .map(|_| server.call("esc:far", json!({})))
         .collect();

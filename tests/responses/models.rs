@@ -134,7 +134,7 @@ fn answer(mut stream: TcpStream, said: &Said) {
         ),
     };
     if matches!(said, Said::Stalls(_)) {
-        std::thread::sleep(Duration::from_secs(60));
+        std::thread::sleep(PATIENCE);
     }
 }
 
@@ -427,7 +427,9 @@ fn a_hostile_server_ends_its_run_and_learns_nothing_more() {
     ];
     for (what, said, kind, words) in cases {
         let model = Model::new(vec![said]);
-        let (playground, web) = model.host(adder, "seconds = 4\nsteps = 3\ntokens = 1000\n");
+        let seconds = if what == "silence" { 4 } else { 100 };
+        let bounds = format!("seconds = {seconds}\nsteps = 3\ntokens = 1000\n");
+        let (playground, web) = model.host(adder, &bounds);
         let told = run(&web, &body(json!("go")));
         let response = check(&told);
         let error = &response["error"];

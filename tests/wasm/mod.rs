@@ -77,7 +77,7 @@ impl Tool {
     }
 
     async fn call(&self, input: Value) -> Result<Outcome, Fault> {
-        self.call_for(input, 10_000).await
+        self.call_for(input, 60_000).await
     }
 
     async fn call_for(&self, input: Value, timeout_ms: u64) -> Result<Outcome, Fault> {

@@ -5,7 +5,7 @@ use super::*;
 #[tokio::test]
 async fn calls_at_once_get_workers_of_their_own() {
     let tool = Tool::new(typed_echo());
-    let calls = (0..16).map(|n| tool.call(json!(n)));
+    let calls = (0..16).map(|n| tool.call_for(json!(n), 60_000));
     for (n, call) in futures_util::future::join_all(calls)
         .await
         .into_iter()

@@ -84,9 +84,9 @@ impl<'d> Reader<'d> {
         }
     }
 
-    /// Reports the errors that a schema finds in the value at `pointer`. `errors` builds all of
-    /// them at once.
-    pub fn check_schema<'v>(&mut self, schema: &FileSchema, value: &'v Value, pointer: &str) {
+    /// Reports the errors that a schema finds in the value at `pointer`. It builds all of them at
+    /// once.
+    pub fn check_schema(&mut self, schema: &FileSchema, value: &Value, pointer: &str) {
         if !has_at_most(value, &mut { self.format.most_explained }) {
             let message = "this breaks its schema (`toolhost schema manifest`), and is too large \
                 to say where";

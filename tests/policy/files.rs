@@ -18,7 +18,7 @@ fn parse(text: &str, host: bool) -> Result<policy::Policy, Vec<Problem>> {
 /// The published schema says the same; `inf` and numbers beyond 64 bits are no JSON.
 #[test]
 fn bad_policies_are_refused_at_their_place_and_by_the_published_schema_and_plain_ones_are_read() {
-    let schema = jsonschema::validator_for(&*schemas::POLICY.json).expect("the schema is a schema");
+    let schema = jsonschema::validator_for(&schemas::POLICY.json).expect("the schema is a schema");
     let mut not_json = 0;
     for row in POLICIES.lines() {
         let columns: Vec<&str> = row.split('|').collect();

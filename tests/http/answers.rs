@@ -77,6 +77,12 @@ fn a_response_is_at_most_32_mib() {
 
 #[test]
 fn answers_that_are_not_read_hold_up_their_principal_alone_and_for_30_seconds() {
+    // On a busy machine the first is let go before all have asked.
+    assert!((0..3).any(|_| are_held_up()), "in time once");
+}
+
+/// Whether all had asked before the first was let go.
+fn are_held_up() -> bool {
     let (playground, web, [alice, bob]) = served_to(["alice", "bob"], |it| {
         large(it);
         adder(it);
@@ -161,7 +167,6 @@ fn answers_that_are_not_read_hold_up_their_principal_alone_and_for_30_seconds() 
         let tries =
             std::iter::repeat(()).take_while(|()| first.elapsed() < Duration::from_secs(28));
         let Some(later) = { tries }.find_map(waits) else {
-            // On a busy machine the first is let go before all have asked.
             let busy = idle.elapsed() < Duration::from_secs(14);
             assert!(busy, "a call of hers waits");
             return false;
@@ -186,7 +191,7 @@ fn answers_that_are_not_read_hold_up_their_principal_alone_and_for_30_seconds() 
         true
     });
     if !is_held {
-        return;
+        return false;
     }
     assert!(
         first.elapsed() > Duration::from_secs(30),
@@ -218,6 +223,7 @@ fn answers_that_are_not_read_hold_up_their_principal_alone_and_for_30_seconds() 
         whole.count() <= 1,
         "the connections of who does not read are closed"
     );
+    true
 }
 
 /// The most memory that the server had, bytes.
@@ -302,6 +308,12 @@ fn while_large_answers_are_read_another_principal_is_served() {
 /// even run. The control: another principal gets such an answer meanwhile.
 #[test]
 fn answers_are_charged_before_anything_runs() {
+    // On a busy machine the first are let go before all was seen.
+    assert!((0..3).any(|_| are_charged()), "in time once");
+}
+
+/// Whether all was seen in time.
+fn are_charged() -> bool {
     let (playground, web, [alice, bob]) = served_to(["alice", "bob"], repeats);
     let mut body = repeated("\"", "x", 16 * MIB - 10_000, "\"");
     body.as_object_mut().unwrap().remove("key");
@@ -326,13 +338,14 @@ fn answers_are_charged_before_anything_runs() {
     let whole = web.ask("POST", "/v1/tools/esc:repeats/calls", &[&bob], &body);
     assert_eq!(whole.json()["success"], true, "{:.300}", whole.body);
     let (ran, more) = (playground.records().len(), peak(&web) - before);
-    // On a busy machine the first are let go before that.
-    if began.elapsed() < Duration::from_secs(28) {
+    let in_time = began.elapsed() < Duration::from_secs(28);
+    if in_time {
         assert_eq!(ran, 3, "the others wait before they run");
         // Two unread answers, and one that is read: as it was printed, as JSON, and as it is sent.
         assert!(more < (2 + 3 + 1) * 32 * MIB, "{} MiB", more / MIB);
     }
     drop(deaf);
+    in_time
 }
 
 /// The answer of an action stays text in every form: as a tree it would take thirty times as much.

@@ -114,13 +114,9 @@ fn what_is_named_is_what_runs(who: Who) {
             continue;
         }
         holder.store("old");
-        let before = playground.records().len();
         let id = server.call("req:mapped", json!({"seconds": 8}));
-        // The holder and the tool, unless that is over already.
-        let own = folder.join(file).display().to_string();
-        wait_for("the tool runs", || {
-            processes_of(&own).len() == 2 || playground.records().len() > before
-        });
+        // The holder and the tool.
+        playground.runs(&format!("user_scripts/{path}"), 2);
         holder.store("new");
         let answer = server.answers(&[id]).remove(&id).unwrap();
         assert_eq!(

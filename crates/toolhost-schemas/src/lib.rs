@@ -1,5 +1,5 @@
 //! The JSON Schemas (2020-12) of toolhost's files. They are compiled with the program and not at each
-//! start; that takes a minute, so it is a crate of its own, built beside others and once.
+//! start: in a crate of their own, so that no change of the library compiles them again.
 
 use jsonschema::ErrorIterator;
 use serde_json::Value;

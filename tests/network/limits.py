@@ -11,8 +11,22 @@ def download():
     with urllib.request.urlopen("http://%s/bytes/%d" % (API, n), timeout=60) as f:
         while b := f.read(1 << 20):
             came += len(b)
-    print(sum(os.times()[:2]), file=sys.stderr)
     return came
+
+
+def spend():
+    """Downloads until it has taken `n` ms of processor time itself."""
+    with urllib.request.urlopen("http://%s/bytes/%d" % (API, 1 << 40), timeout=60) as f:
+        while sum(os.times()[:2]) * 1000 < n:
+            assert f.read(1 << 20)
+    return n
+
+
+def spin():
+    """Takes `n` ms of processor time without the network."""
+    while sum(os.times()[:2]) * 1000 < n:
+        pass
+    return n
 
 
 def upload():

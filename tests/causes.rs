@@ -138,7 +138,11 @@ fn a_host_with_few_descriptors_blames_no_path_and_no_layer() {
     few.arg("--nofile=100:100");
     let mut server = Server::of(playground.host_by(few));
     let (mut answered, mut refused) = (0, 0);
-    for _ in 0..3 {
+    // How many meet, nobody enforces.
+    for round in 0..20 {
+        if round >= 3 && answered > 0 && refused > 0 {
+            break;
+        }
         let calls: Vec<u64> = (0..40)
             .map(|_| server.call("esc:slow", json!({})))
             .collect();
@@ -146,13 +150,11 @@ fn a_host_with_few_descriptors_blames_no_path_and_no_layer() {
             let told = answer.to_string();
             match kind(answer).as_str() {
                 "none" => answered += 1,
-                "InternalError" if told.contains("descriptors") => refused += 1,
-                // There was none for its record.
-                "InternalError" if told.contains("recorded in the audit log") => refused += 1,
-                // It could not look at the files beside the script, and says why.
-                _ if told.contains("DependencyError") && told.contains("Too many open files") => {
+                _ if told.contains("descriptors") || told.contains("Too many open files") => {
                     refused += 1
                 }
+                // There was none for its record.
+                "InternalError" if told.contains("recorded in the audit log") => refused += 1,
                 other => panic!("{other}: {told}"),
             }
         }

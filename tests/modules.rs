@@ -20,8 +20,8 @@ fn costly(variables: usize, loops: usize) -> String {
     text + ")" + &GOOD[GOOD.rfind("(func").unwrap()..]
 }
 
-/// How many compilers descend from the hosts of this playground.
-fn compilers(playground: &Playground) -> usize {
+/// The compilers that descend from the hosts of this playground.
+fn compilers(playground: &Playground) -> Vec<u32> {
     let hosts: Vec<u32> = playground
         .processes()
         .into_iter()
@@ -29,8 +29,9 @@ fn compilers(playground: &Playground) -> usize {
         .collect();
     let parent = |pid: &u32| parent_of(*pid).filter(|parent| *parent > 1);
     let all = processes_of("toolhost-wasm-compile").into_iter();
-    all.filter(|(pid, _)| std::iter::successors(Some(*pid), parent).any(|pid| hosts.contains(&pid)))
-        .count()
+    let all = all.map(|(pid, _)| pid);
+    all.filter(|pid| std::iter::successors(Some(*pid), parent).any(|pid| hosts.contains(&pid)))
+        .collect()
 }
 
 fn peak_mib(server: &Server) -> u64 {
@@ -70,7 +71,7 @@ fn a_bomb_ends_at_its_own_limit_is_remembered_and_holds_up_nobody() {
     playground.settle();
     let mut server = Server::start(&playground);
     let bombs: Vec<u64> = (0..3).map(|n| server.call_n("bomb", n)).collect();
-    wait_for("a compiler runs", || compilers(&playground) > 0);
+    wait_for("a compiler runs", || !compilers(&playground).is_empty());
     let good = server.call_n("good", 0);
     let answers = server.answers(&[bombs.as_slice(), &[good]].concat());
     assert_eq!(words(&answers[&good]), "1", "{answers:?}");
@@ -152,9 +153,12 @@ fn modules_that_compile_for_long_hold_up_no_other() {
     for name in bombs {
         server.call_n(name, 0);
     }
-    wait_for("compilers run", || compilers(&playground) >= 2);
+    wait_for("compilers run", || compilers(&playground).len() >= 2);
     assert_eq!(answer_of(&mut server, "good"), "1");
-    assert!(compilers(&playground) >= 2, "control: others still compile");
+    assert!(
+        compilers(&playground).len() >= 2,
+        "control: others still compile"
+    );
 }
 
 #[test]
@@ -193,7 +197,7 @@ fn a_large_file_without_content_takes_no_memory_of_the_host() {
 #[test]
 fn a_module_that_compiles_longer_than_its_calls_may_last_is_compiled_once_and_called() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
-    for (name, loops) in [("slow", 70), ("other", 71)] {
+    for (name, loops) in [("slow", 300), ("other", 301)] {
         playground.tool(
             name,
             "wasm",
@@ -202,49 +206,69 @@ fn a_module_that_compiles_longer_than_its_calls_may_last_is_compiled_once_and_ca
         );
     }
     playground.settle();
-    // Once it answered in its short time: whether it waited for the compiler.
-    let call = || {
-        let mut waited = false;
-        wait_for("it answers", || {
-            let ended = playground.cli(&["call", "esc:slow", "--json", "--input", "{}"]);
-            waited |= ended.stderr.contains("compiling the tool's module");
-            let (kind, message) = ended.error();
-            let is_late = kind == "TimeoutError" && !message.contains("being compiled");
-            if !is_late {
-                fits("ok 1", &ended).unwrap();
-            }
-            !is_late
-        });
-        waited
-    };
-    let most = std::thread::scope(|scope| {
-        let calls: Vec<_> = (0..3).map(|_| scope.spawn(call)).collect();
-        let mut most = 0;
-        while !calls.iter().all(std::thread::ScopedJoinHandle::is_finished) {
-            most = most.max(compilers(&playground));
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        for waited in calls.into_iter().map(|call| call.join().unwrap()) {
-            assert!(waited, "and said so");
-        }
-        most
+    let logs = [(); 3].map(|()| tempfile::NamedTempFile::new().unwrap());
+    let hosts = logs.each_ref().map(|log| {
+        let mut host = playground.host();
+        host.args(["call", "esc:slow", "--json", "--input", "{}"]);
+        host.stdin(Stdio::null()).stdout(Stdio::piped());
+        host.stderr(log.reopen().unwrap()).spawn().unwrap()
+    });
+    let mut most = 0;
+    wait_for("each says that it waits for a compiler", || {
+        let running = compilers(&playground);
+        // It goes on once all wait.
+        signal_all(&running, Signal::SIGSTOP);
+        most = most.max(running.len());
+        let text = |log: &tempfile::NamedTempFile| fs::read_to_string(log.path()).unwrap();
+        let is_told = |log| text(log).contains("compiling the tool's module");
+        logs.iter().all(is_told)
     });
     assert_eq!(most, 1, "three processes, one compiler");
-    assert!(!call());
+    signal_all(&compilers(&playground), Signal::SIGCONT);
+    // Once it has waited, its own 300 ms may pass.
+    let is_late =
+        |kind: &str, message: &str| kind == "TimeoutError" && !message.contains("being compiled");
+    for host in hosts {
+        let done = host.wait_with_output().unwrap();
+        let answer: Value = serde_json::from_slice(&done.stdout).unwrap();
+        let text = |name: &str| answer["error"][name].as_str().unwrap_or_default();
+        let is_good = answer["outputData"] == 1 || is_late(text("type"), text("message"));
+        assert!(is_good, "{answer}");
+    }
+    wait_for("it answers, and does not wait", || {
+        let ended = playground.cli(&["call", "esc:slow", "--json", "--input", "{}"]);
+        assert!(!ended.stderr.contains("compiling the tool's module"));
+        let (kind, message) = ended.error();
+        let is_late = is_late(kind, message);
+        if !is_late {
+            fits("ok 1", &ended).unwrap();
+        }
+        !is_late
+    });
 
     let mut server = Server::start(&playground);
     let calls: Vec<u64> = (0..3).map(|n| server.call_n("other", n)).collect();
+    wait_for("it is being compiled", || {
+        let running = compilers(&playground);
+        signal_all(&running, Signal::SIGSTOP);
+        !running.is_empty()
+    });
     for (_, answer) in server.answers(&calls) {
         assert!(
             words(&answer).contains("the tool is still being compiled; try again"),
             "{answer}"
         );
     }
-    assert_eq!(compilers(&playground), 1, "it goes on without its callers");
-    wait_for("it ends", || compilers(&playground) == 0);
+    let running = compilers(&playground);
+    assert_eq!(running.len(), 1, "it goes on without its callers");
+    signal_all(&running, Signal::SIGCONT);
+    wait_for("it ends", || compilers(&playground).is_empty());
     wait_for("it is called", || {
         let answer = answer_of(&mut server, "other");
-        assert_eq!(compilers(&playground), 0, "it is compiled again: {answer}");
+        assert!(
+            compilers(&playground).is_empty(),
+            "it is compiled again: {answer}"
+        );
         answer == "1"
     });
 

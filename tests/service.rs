@@ -825,8 +825,15 @@ async fn a_check_that_would_take_long_is_refused_and_recorded() {
     }
 }
 
-#[tokio::test]
-async fn a_long_check_ends_by_the_clock_and_stands_in_nobodys_way() {
+#[test]
+fn a_long_check_ends_by_the_clock_and_stands_in_nobodys_way() {
+    // With one thread: long work on it would keep other calls waiting.
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().build().unwrap();
+    in_time_once(|| runtime.block_on(checks_for_long()));
+}
+
+async fn checks_for_long() -> Result<(), String> {
     let world = world_with(|root, _| choosy(root, 100));
     let list = json!({"a": vec![json!(99); 60_000]});
     assert!(
@@ -850,7 +857,6 @@ async fn a_long_check_ends_by_the_clock_and_stands_in_nobodys_way() {
     tokio::task::yield_now().await;
     let started = Instant::now();
     let idle = Stopwatch::start();
-    // This runtime has one thread: long work on it would keep this call waiting.
     assert!(
         world
             .call("fake:echo", json!({"message": 1}))
@@ -862,7 +868,6 @@ async fn a_long_check_ends_by_the_clock_and_stands_in_nobodys_way() {
     let late = late.join_next().await.unwrap().unwrap();
     let ended = idle.elapsed();
     assert_eq!(late.outcome.into_fault().unwrap().kind, TimeoutError);
-    assert!(ended < Duration::from_millis(1100), "{ended:?}");
     for mut call in calls {
         assert!(
             call.join_next()
@@ -874,7 +879,6 @@ async fn a_long_check_ends_by_the_clock_and_stands_in_nobodys_way() {
         );
     }
     let all = started.elapsed();
-    assert!(quick < all / 4, "{quick:?} of {all:?}");
     let records = world.records();
     assert_eq!(
         records
@@ -884,4 +888,8 @@ async fn a_long_check_ends_by_the_clock_and_stands_in_nobodys_way() {
         1
     );
     assert_eq!(records.len(), 7);
+    let is_in_time = quick < all / 4 && ended < Duration::from_millis(1100);
+    is_in_time
+        .then_some(())
+        .ok_or_else(|| format!("{quick:?} and {ended:?} of {all:?}"))
 }

@@ -62,7 +62,7 @@ time.sleep(2)
 kept = []
 while len(kept) < 400:
     kept.append(b"x" * (4 << 20))
-    time.sleep(0.001)
+    time.sleep(0.005)
 "#;
 
 /// A pause changes the clock only: what timers wake meets its limits, and ends.

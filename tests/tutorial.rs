@@ -16,8 +16,7 @@ fn program(page: &str, kinds: &[&str]) -> String {
             program.push('\n');
         }
     }
-    let free = TcpListener::bind("127.0.0.1:0").unwrap();
-    program.replace("8787", &free.local_addr().unwrap().port().to_string())
+    program.replace("8787", &free_port().to_string())
 }
 
 /// What a page printed, in this folder.

@@ -135,12 +135,7 @@ fn an_end_is_told_signed_and_again_under_one_id_where_that_failed() {
         (1, 3),
         "once it was taken it is not sent again"
     );
-    assert!(
-        web.said()
-            .contains("the receiver answered 500; again in 1 s"),
-        "{}",
-        web.said()
-    );
+    web.says("the receiver answered 500; again in 1 s", 1);
     assert!(!web.said().contains(KEY));
     leads.waited(2);
     let seen = tried(&web, alice, &away);
@@ -219,11 +214,7 @@ fn what_is_not_listed_or_not_public_is_not_told() {
         seen.contains("only to addresses that are not public") && !seen.contains("127."),
         "{seen}"
     );
-    assert!(
-        web.said().contains("127.0.0.1 is loopback"),
-        "{}",
-        web.said()
-    );
+    web.says("127.0.0.1 is loopback", 1);
     let seen = state(&web, alice, &path);
     assert_eq!(
         [&seen["phase"], &seen["outcome"]],
@@ -322,10 +313,8 @@ fn what_is_owed_is_told_after_a_restart_if_it_still_may() {
         (&json!(1), count),
         "{seen}"
     );
-    assert!(
-        web.said()
-            .contains("failed for good: Policy does not allow this callback URL"),
-        "{}",
-        web.said()
+    web.says(
+        "failed for good: Policy does not allow this callback URL",
+        1,
     );
 }

@@ -255,12 +255,7 @@ async fn the_caller_is_the_entrys() {
     let Some((_node, playground, _, host, mut raw)) = serving("callers", write).await else {
         return;
     };
-    assert!(
-        host.said()
-            .contains("esc:write cannot be called now by trustgraph"),
-        "{}",
-        host.said()
-    );
+    host.says("esc:write cannot be called now by trustgraph", 1);
     raw.call("1", "echo", json!({"a": 1})).await;
     assert_eq!(text(&raw.answer("1").await), "{\"a\":1}");
     let body = json!({"user": "alice", "config": "{\"tool\": \"esc:write\"}", "arguments": "{}"})

@@ -16,14 +16,6 @@ pub struct Node {
 
 static SHARED: Mutex<Weak<Node>> = Mutex::new(Weak::new());
 
-pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port()
-}
-
 impl Node {
     /// One for all tests that run now; none where RabbitMQ is not installed.
     pub fn shared() -> Option<Arc<Node>> {

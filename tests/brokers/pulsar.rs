@@ -2,7 +2,6 @@
 //! lost on the way comes back.
 
 use super::clients::{called, served};
-use super::node::free_port;
 use super::secured::{self, private};
 use super::{Served, unique, world};
 use crate::prelude::*;

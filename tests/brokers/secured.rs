@@ -2,7 +2,6 @@
 //! called, and what is wrong is told as what it is.
 
 use super::held::status;
-use super::node::free_port;
 use super::{Node, Raw, Served, unique, world};
 use crate::prelude::*;
 use crate::tool_services::{self, Peer};

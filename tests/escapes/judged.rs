@@ -146,11 +146,8 @@ fn floods_do_not_make_the_host_grow() {
     for does in [
         "quiet", "flood", "logs", "large", "many", "numbers", "objects", "levels",
     ] {
-        let (peak, report) = peak_of(
-            &playground,
-            "esc:floods",
-            &json!({ "do": does }).to_string(),
-        );
+        let input = json!({ "do": does }).to_string();
+        let (peak, report) = peak_of(&playground, "esc:floods", &input);
         match does {
             "flood" => assert_eq!(report["error"]["type"], "ResourceLimitError", "{report}"),
             "numbers" | "objects" | "levels" => assert_eq!(report["success"], true, "{does}"),
@@ -159,19 +156,12 @@ fn floods_do_not_make_the_host_grow() {
         // The built-in log limit is 64 KiB, the report adds escapes.
         let logs = report["logs"].to_string().len();
         assert!(logs < 256 * 1024, "{does}: {logs} bytes of logs");
-        let quiet = *quiet.get_or_insert(peak);
+        // The last look at a host may come before it takes most, and a loaded machine adds noise; but
+        // neither takes away what grows.
+        let again = || peak_of(&playground, "esc:floods", &input).0;
+        let quiet = *quiet.get_or_insert_with(|| peak.max(again()).max(again()));
         let most = quiet + 4 * 1024 + 2 * 1024;
-        // A loaded machine adds noise, but never takes away what grows.
-        let peak = if peak < most {
-            peak
-        } else {
-            peak_of(
-                &playground,
-                "esc:floods",
-                &json!({ "do": does }).to_string(),
-            )
-            .0
-        };
+        let peak = if peak < most { peak } else { again() };
         assert!(
             peak < most,
             "{does}: output limit × 4, and some noise: {peak}, {quiet} KiB"
@@ -233,20 +223,22 @@ fn a_long_secret_argument_takes_no_more_memory_than_a_plain_one() {
     ] {
         let input = playground.path("home/input.json");
         fs::write(&input, json!({ "text": text }).to_string()).unwrap();
-        let [plain, hides] = ["esc:plain", "esc:hides"].map(|tool| {
-            let (peak, report) = peak_of(&playground, tool, &format!("@{}", input.display()));
-            assert_eq!(
-                report["success"],
-                true,
-                "{what}: {tool}: {:.2000}",
-                report.to_string()
-            );
-            peak
+        in_time_once(|| {
+            let [plain, hides] = ["esc:plain", "esc:hides"].map(|tool| {
+                let (peak, report) = peak_of(&playground, tool, &format!("@{}", input.display()));
+                assert_eq!(
+                    report["success"],
+                    true,
+                    "{what}: {tool}: {:.2000}",
+                    report.to_string()
+                );
+                peak
+            });
+            let is_alike = hides < plain + 24 * 1024;
+            is_alike
+                .then_some(())
+                .ok_or_else(|| format!("{what}: {hides} KiB and {plain} KiB"))
         });
-        assert!(
-            hides < plain + 24 * 1024,
-            "{what}: {hides} KiB and {plain} KiB"
-        );
     }
 }
 

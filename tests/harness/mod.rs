@@ -21,8 +21,8 @@ pub use listeners::Listeners;
 pub use manifest::{made_of, manifest, script};
 pub use playground::Playground;
 pub use program::{
-    Ended, Hosted, binary, copy_program, finish, fits, groups_of, lines_of_check, parent_of,
-    processes_of, signal, until, wait_for, within,
+    Ended, Hosted, binary, copy_program, finish, fits, free_port, groups_of, in_time_once,
+    lines_of_check, parent_of, processes_of, signal, signal_all, until, wait_for, within,
 };
 pub use server::{Server, holds_at_rest, kind, words};
 pub use service::service;

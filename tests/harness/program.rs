@@ -6,10 +6,12 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
@@ -312,6 +314,37 @@ pub fn parent_of(pid: u32) -> Option<u32> {
     status
         .lines()
         .find_map(|line| line.strip_prefix("PPid:")?.trim().parse().ok())
+}
+
+/// Sends it to all that are still there.
+pub fn signal_all(pids: &[u32], signal: Signal) {
+    for pid in pids {
+        let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(*pid as i32), signal);
+    }
+}
+
+/// Judges up to five times what hangs on when somebody looks: one run of a machine that stood still
+/// proves nothing.
+#[track_caller]
+pub fn in_time_once(mut judge: impl FnMut() -> Result<(), String>) {
+    let mut late = Vec::new();
+    while let Err(why) = judge() {
+        late.push(why);
+        assert!(late.len() < 5, "{late:#?}");
+        std::thread::sleep(Duration::from_secs(1));
+    }
+}
+
+/// A port of loopback where nobody listens. No bind to port 0 takes it: those begin at 32768
+/// (ip(7), ip_local_port_range).
+pub fn free_port() -> u16 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let mut ports = std::iter::repeat_with(|| {
+        let next = std::process::id() * 64 + NEXT.fetch_add(1, Ordering::Relaxed);
+        20_000 + (next % 12_000) as u16
+    });
+    let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    ports.find(is_free).unwrap()
 }
 
 /// Sends it to a process that is there.

@@ -202,7 +202,7 @@ fn holds(host: u32) -> (usize, usize) {
 pub fn holds_at_rest(host: u32) -> (usize, usize) {
     let until = Instant::now() + Duration::from_secs(10);
     let (mut seen, mut same) = (holds(host), 0);
-    while same < 10 && Instant::now() < until {
+    while same < 25 && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(20));
         let now = holds(host);
         same = if now == seen { same + 1 } else { 0 };

@@ -2,7 +2,7 @@
 //! costs the others.
 
 use super::mcp::Client;
-use super::{adder, exchanged, request, served, served_to};
+use super::{Web, adder, exchanged, request, served, served_to};
 use crate::prelude::*;
 
 const MIB: usize = 1024 * 1024;
@@ -278,14 +278,18 @@ fn while_large_answers_are_read_another_principal_is_served() {
         adder(it);
     });
     let many = repeated("[", "\"hunter\"", 100_000, ",\"hunter2-hunter2\"]");
+    in_time_once(|| is_served_beside(&web, &many, [&alice, &bob]));
+}
+
+fn is_served_beside(web: &Web, many: &Value, [alice, bob]: [&str; 2]) -> Result<(), String> {
     let began = Instant::now();
     let slowest = std::thread::scope(|scope| {
-        let call = || web.call("esc:repeats", &many, &[&alice]).json();
+        let call = || web.call("esc:repeats", many, &[alice]).json();
         let calls: Vec<_> = (0..4).map(|_| scope.spawn(call)).collect();
         let mut slowest = Duration::ZERO;
         while !calls.iter().all(std::thread::ScopedJoinHandle::is_finished) {
             let asked = Stopwatch::start();
-            assert_eq!(web.get("/v1/tools/esc:add", &[&bob]).status, 200);
+            assert_eq!(web.get("/v1/tools/esc:add", &[bob]).status, 200);
             slowest = slowest.max(asked.elapsed());
         }
         for call in calls {
@@ -297,11 +301,11 @@ fn while_large_answers_are_read_another_principal_is_served() {
         }
         slowest
     });
-    assert!(
-        slowest < began.elapsed() / 8,
-        "{slowest:?} of {:?}",
-        began.elapsed()
-    );
+    let all = began.elapsed();
+    let is_quick = slowest < all / 8;
+    is_quick
+        .then_some(())
+        .ok_or_else(|| format!("{slowest:?} of {all:?}"))
 }
 
 /// Eight clients of one principal read nothing. Two answers fill its share; the other calls do not

@@ -212,11 +212,7 @@ fn while_policies_cannot_be_read_what_runs_is_seen_and_ended() {
         assert_eq!(add(), 403);
         assert_eq!(web.get("/v1/status", &[]).json()["running"], 1);
         if text.is_none() {
-            assert!(
-                web.said().contains("callers.policy.toml is gone"),
-                "{}",
-                web.said()
-            );
+            web.says("callers.policy.toml is gone", 1);
             let calls = web.calls(&[]);
             let running = calls
                 .iter()

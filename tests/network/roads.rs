@@ -147,7 +147,11 @@ fn full_buffers_of_connections_are_held() {
         let took = began.elapsed().as_secs_f64();
         let waits = |ended: &Ended| ended.out["outputData"].as_u64().unwrap_or_default();
         assert!(waits(&control) > MEMORY, "control: {control:?}");
-        let ended = fill(MEMORY, took + 2.0);
+        let mut ended = fill(MEMORY, took + 2.0);
+        // What is looked at may be slower than its control was.
+        if (ended.kind(), ended.counted()) == ("none", "sampled") {
+            ended = fill(MEMORY, 60.0);
+        }
         match (ended.kind(), ended.counted()) {
             ("ResourceLimitError", _) => fits("ResourceLimitError: memoryBytes", &ended).unwrap(),
             ("none", "cgroup") => assert!(waits(&ended) < MEMORY, "{ended:?}"),

@@ -476,13 +476,8 @@ fn a_hostile_server_ends_its_run_and_learns_nothing_more() {
         "{read}"
     );
     // Nobody is there.
-    let gone = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
     let model = Model {
-        port: gone,
+        port: free_port(),
         heard: Arc::default(),
     };
     let (_playground, web) = model.host(adder, "");

@@ -197,7 +197,7 @@ fn a_large_file_without_content_takes_no_memory_of_the_host() {
 #[test]
 fn a_module_that_compiles_longer_than_its_calls_may_last_is_compiled_once_and_called() {
     let playground = Playground::new(Who::ours(), "/var/tmp");
-    for (name, loops) in [("slow", 300), ("other", 301)] {
+    for (name, loops) in [("slow", 120), ("other", 121)] {
         playground.tool(
             name,
             "wasm",

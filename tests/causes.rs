@@ -165,6 +165,17 @@ fn a_host_with_few_descriptors_blames_no_path_and_no_layer() {
     );
 }
 
+/// The kernel counts ticks, and kills without a word: what ends a call is the host's exact count.
+#[test]
+fn the_kernels_count_of_processor_time_ends_no_call_before_the_hosts() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let script = "import resource\nprint(resource.getrlimit(resource.RLIMIT_CPU)[0])\n";
+    let more = json!({"limits": {"cpuMs": 9500}});
+    playground.tool("asks", "python", script, more);
+    playground.settle();
+    playground.expect("esc:asks", "{}", "ok 21");
+}
+
 /// A host whose tools have launchers of their own, so that each needs new processes; `program`
 /// starts it.
 fn host_of_many_tools(who: Who, program: impl FnOnce(&Playground) -> Command) -> (Playground, Web) {

@@ -185,11 +185,10 @@ pub fn raise(plan: &mut Plan, limits: &Limits, file_bytes: u64, usage: Usage, ca
     // Also what a thread reserves, of which RLIMIT_DATA must hold one for each of `processes`.
     set(Resource::RLIMIT_STACK, 8 * MIB);
     if usage.serves == Serves::Call {
-        // Whole seconds, and only a backstop: the launcher ends the call at the exact limit.
-        set(
-            Resource::RLIMIT_CPU,
-            limits.get(Limit::CpuMs).div_ceil(1000) + 1,
-        );
+        // Only a backstop: the launcher ends the call at the exact limit, and names it. What the kernel
+        // compares with this is a count of ticks, which on a busy machine may be more than was used.
+        let seconds = limits.get(Limit::CpuMs).div_ceil(1000);
+        set(Resource::RLIMIT_CPU, seconds.saturating_mul(2) + 1);
     }
     if usage.serves != Serves::Calls && !usage.counted {
         // Bounds what one process can reserve at all. Far above the memory limit, so that the

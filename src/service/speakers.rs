@@ -7,6 +7,7 @@
 use super::report::Report;
 use super::request::{CallRequest, Event, Sink, new_id};
 use crate::fault::{Fault, Kind};
+use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, MaybeDone, maybe_done};
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -129,6 +130,25 @@ impl Speakers {
     /// Ids and tools of the calls, in their order.
     pub fn calls(&self) -> impl Iterator<Item = (&str, &str)> {
         self.calls.iter().map(|(id, tool)| (&**id, tool.as_str()))
+    }
+
+    /// Whether this call has not begun.
+    pub fn is_waiting(&self, call: &str) -> bool {
+        let mut waiting = self.waiting.iter();
+        waiting.any(|(request, _)| request.id.as_deref() == Some(call))
+    }
+
+    /// How a call ended that was not shown yet, if one has: what is left to tell once nobody waits
+    /// any more.
+    pub fn ended_unheard(&mut self) -> Option<(Arc<str>, Report)> {
+        while let Ok(mut speaker) = self.ready.try_recv() {
+            let _ = (&mut speaker.report).now_or_never();
+            let report = Pin::new(&mut speaker.report).take_output();
+            if let Some(Ok(report)) = report {
+                return Some((speaker.call, report));
+            }
+        }
+        None
     }
 
     /// Begins calls in their order, as many as may run.

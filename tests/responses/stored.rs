@@ -399,3 +399,105 @@ fn a_stored_response_outlives_its_host() {
     );
     assert_eq!(items(&web, &first["id"]), json!(asked), "the control");
 }
+
+/// Says something at once, and is never over.
+const TALKS: &str = "import json, time\nprint('@toolhost ' + json.dumps({'chunk': 'so far '}), flush=True)\n\
+    time.sleep(1000)\n";
+
+fn talker(playground: &Playground) {
+    adder(playground);
+    let more = json!({"presentation": {"final": true}, "output": {"type": "string"}});
+    playground.tool("talks", "python", TALKS, more);
+    playground.policy("talks", "esc:talks", "[limits]\ntimeout_ms = 120_000\n");
+}
+
+/// The path of a response that is stored, once it was told so much.
+fn begun(web: &Web, asked: &Value, until: &str) -> String {
+    let mut asked = asked.clone();
+    asked["store"] = json!(true);
+    let mut stream = web.send("POST", "/v1/responses", &[], &asked.to_string());
+    let seen = crate::http::heard(&mut stream, until);
+    let (_, id) = seen.split_once("\"id\":\"resp_").unwrap();
+    format!("/v1/responses/resp_{}", id.split('"').next().unwrap())
+}
+
+/// What was said and done stays where a response ends before its calls, and the model that goes on
+/// from it hears all of it.
+#[test]
+fn calls_are_told_where_their_response_is_cancelled() {
+    let add = ("esc__add", json!({"a": 1, "b": 2}));
+    let model = Model::new(vec![
+        asks(&[
+            ("esc__talks", json!({})),
+            add.clone(),
+            ("esc__talks", json!({})),
+        ]),
+        says(&["on"]),
+    ]);
+    let (playground, config) = model.playground(talker, "");
+    let web = Web::start(&playground, &["--config", &config]);
+    let path = begun(&web, &body(json!("go")), "so far ");
+    wait_for("the other call has ended", || {
+        let mut records = playground.records().into_iter();
+        records.any(|it| it["tool"] == "esc:add@1.0.0" && it["outcome"] == "success")
+    });
+    web.ask("POST", &format!("{path}/cancel"), &[], "{}");
+    let events = told(&web.get(&format!("{path}?stream=true"), &[]));
+    let response = check(&events);
+    assert_eq!(web.get(&path, &[]).json(), response);
+    let output = response["output"].as_array().unwrap();
+    let said = output[0]["content"][0]["text"].as_str().unwrap();
+    assert!(said.starts_with("so far \nTool esc:talks failed"), "{said}");
+    assert!(said.contains("it may have run"), "{said}");
+    let of = |kind: &str| output.iter().filter(move |it| it["type"] == *kind);
+    let states: Vec<&Value> = of("message").map(|it| &it["status"]).collect();
+    assert_eq!(states[0], "incomplete", "{output:?}");
+    let sums: Vec<&Value> = of("mcp_call")
+        .filter(|it| it["name"] == "esc:add")
+        .collect();
+    assert_eq!(sums.len(), 1, "{output:?}");
+    assert_eq!(
+        [&sums[0]["status"], &sums[0]["output"]],
+        ["completed", "{\"sum\":3}"]
+    );
+    assert_eq!(output.len(), 3, "each call is told: {output:?}");
+    let mut next = body(json!("and?"));
+    next["previous_response_id"] = response["id"].clone();
+    check(&told(&web.ask(
+        "POST",
+        "/v1/responses",
+        &[],
+        &next.to_string(),
+    )));
+    let heard = model.heard()[1].1["messages"].to_string();
+    for words in ["so far ", "{\\\"sum\\\":3}", "it may have run"] {
+        assert!(heard.contains(words), "{words}: {heard}");
+    }
+}
+
+/// What it has is seen while it runs, and left where its host ends first.
+#[test]
+fn what_a_response_has_is_seen_at_once_and_after_its_host_was_killed() {
+    let model = Model::new(vec![
+        asks(&[("esc__add", json!({"a": 1, "b": 2}))]),
+        asks(&[("esc__talks", json!({}))]),
+    ]);
+    let (playground, config) = model.playground(talker, "");
+    let web = Web::start(&playground, &["--config", &config]);
+    let mut asked = body(json!("go"));
+    asked["metadata"] = json!({"k": "v"});
+    asked["instructions"] = json!("I");
+    let path = begun(&web, &asked, "so far ");
+    let now = web.get(&path, &[]).json();
+    assert_eq!(now["status"], "in_progress", "{now}");
+    assert_eq!(now["output"][0]["output"], "{\"sum\":3}", "{now}");
+    web.signal(Signal::SIGKILL);
+    drop(web);
+    let web = Web::start(&playground, &["--config", &config]);
+    let left = check(&told(&web.get(&format!("{path}?stream=true"), &[])));
+    assert_eq!(web.get(&path, &[]).json(), left);
+    assert_eq!(left["status"], "failed", "{left}");
+    for member in ["output", "metadata", "instructions", "id", "created_at"] {
+        assert_eq!(left[member], now[member], "{member}: {left}");
+    }
+}

@@ -22,11 +22,27 @@ pub struct RunningRun {
 }
 
 impl RunningRun {
-    pub fn end_step(&mut self, call: &str, arguments: ShownArguments, end: StepEnd) {
-        if let Some(open) = &mut self.open {
-            open.run.end_step(call, arguments.text, end);
-            open.hides.join(arguments.hides);
-        }
+    /// Ends a step. It is kept at once, so that it is seen, and left where the host ends first.
+    pub async fn end_step(&mut self, call: &str, arguments: ShownArguments, end: StepEnd) {
+        let Some(open) = &mut self.open else {
+            return;
+        };
+        open.run.end_step(call, arguments.text, end);
+        open.hides.join(arguments.hides);
+        let (background, told) = (self.background.clone(), open.clone());
+        let keeping = whole(async move {
+            let _changing = background.runs.lock().await;
+            let kept = lock(&background.kept)
+                .run(&told.run.owner, &told.run.id)
+                .cloned();
+            // Its client may have had it cancelled meanwhile.
+            let Some(mut kept) = kept else { return Ok(()) };
+            kept.run.steps = told.run.steps;
+            kept.hides = told.hides;
+            background.keep_run(kept).await
+        });
+        // Where it has no room now, it may have at the end.
+        let _ = keeping.await;
     }
 
     /// Cancelled once its calls are to end.

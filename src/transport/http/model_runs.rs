@@ -16,12 +16,14 @@ use crate::base::semaphore::Permit;
 use crate::fault::{Fault, Kind};
 use crate::registry::Tool;
 use crate::service::background::StoredResponse;
-use crate::service::{self, Charged, ClientRuns, OwnTools, RateCharge, StageEvent, output};
+use crate::service::{
+    self, Charged, ClientRuns, OwnTools, RateCharge, Speakers, StageEvent, output,
+};
 use crate::transport::export::{self, Format};
 use crate::transport::names::Names;
 use crate::transport::responses::{
     Answering, Conversation, Ended, Finish, Message, ModelCall, ModelServer, ModelTurn,
-    ResponseStatus, Stream, SubmittedOutput, Telling, ToolCall, Usage, head, submitted,
+    ResponseStatus, Step, Stream, SubmittedOutput, Telling, ToolCall, Usage, head, submitted,
 };
 use axum::body::Body;
 use axum::extract::Path;
@@ -217,6 +219,8 @@ struct Run {
     /// The turn that the model answers now, and what it says.
     answering: Option<Answering>,
     message: Option<Message>,
+    /// The calls of a turn that run.
+    turn: Option<Turn>,
     reader: Reader,
     used: Usage,
     _place: Permit,
@@ -281,6 +285,7 @@ impl Run {
             stream: Stream::new(request.head(label.as_deref())),
             answering: None,
             message: None,
+            turn: None,
             // Only what is stored needs them again.
             items: match request.store {
                 Some(true) => items,
@@ -328,7 +333,9 @@ impl Run {
         if let Some(message) = self.message.take() {
             message.break_off(&mut self.stream);
         }
-        self.stream.break_off();
+        if let Some(turn) = self.turn.take() {
+            turn.break_off(&self.reader, &mut self.stream).await;
+        }
         let usage = json!({"input_tokens": self.used.input, "output_tokens": self.used.output,
             "total_tokens": self.used.total(),
             "input_tokens_details": {"cached_tokens": 0},
@@ -499,13 +506,17 @@ impl Run {
             _ => service::CONCURRENCY,
         };
         let charged: Charged = RateCharge::Due.into();
-        let (mut speakers, calls) = speak(start, self.label.as_deref(), planned, at_once, charged);
-        let mut telling = Telling::new(calls);
-        while let Some(StageEvent { call, stage }) = speakers.next().await {
-            telling.step(&call, self.reader.step(stage).await, &mut self.stream);
+        let (speakers, calls) = speak(start, self.label.as_deref(), planned, at_once, charged);
+        let telling = Telling::new(calls);
+        let turn = self.turn.insert(Turn { speakers, telling });
+        while let Some(StageEvent { call, stage }) = turn.speakers.next().await {
+            let step = self.reader.step(stage).await;
+            turn.telling.step(&call, step, &mut self.stream);
             to.send(&mut self.stream).await;
         }
-        let ended = telling.finish(&mut self.stream);
+        let turn = self.turn.take();
+        let ended = turn.map(|turn| turn.telling.finish(&mut self.stream));
+        let ended = ended.unwrap_or_default();
         to.send(&mut self.stream).await;
         ended
     }
@@ -529,6 +540,26 @@ impl Run {
                 ..ToolCall::default()
             },
         }
+    }
+}
+
+/// The calls of a turn of the model, as they run.
+struct Turn {
+    speakers: Speakers,
+    telling: Telling,
+}
+
+impl Turn {
+    /// Tells how its calls ended, until now.
+    async fn break_off(mut self, reader: &Reader, stream: &mut Stream) {
+        self.telling.leave(stream);
+        while let Some((call, report)) = self.speakers.ended_unheard() {
+            let ended = reader.read(report).await;
+            self.telling.step(&call, Step::Begins, stream);
+            self.telling.step(&call, Step::Ended(ended), stream);
+        }
+        let has_begun = |call: &str| !self.speakers.is_waiting(call);
+        self.telling.break_off(has_begun, stream);
     }
 }
 
@@ -764,9 +795,14 @@ pub async fn one(
         ));
     }
     // A client that knows of more lost them with the host, and reads the end.
-    let last = stored.count().saturating_sub(1);
-    let is_lost = from > last + 1 && stored.ended().is_some();
-    Ok(replayed(&stored, if is_lost { last } else { from }))
+    let count = stored.count();
+    let is_lost = from > count && stored.ended().is_some();
+    let from = if is_lost {
+        count.saturating_sub(1)
+    } else {
+        from.min(count)
+    };
+    Ok(replayed(&stored, from))
 }
 
 /// `GET /v1/responses/{response}/input_items`: what its model heard before it, the newest first; with
@@ -815,7 +851,7 @@ pub async fn delete(
 ) -> Result<Response, Refusal> {
     let stored = found(&known, &id, &uri).await?;
     stored.stop(output::cancelled());
-    stored::ended(&stored).await;
+    drop(stored::ended(&stored).await);
     let deleted = known.server.background.delete_response(id.clone()).await;
     deleted.map_err(|fault| known.refusal(fault))?;
     let deleted = json!({"id": id, "object": "response", "deleted": true});

@@ -265,8 +265,11 @@ pub fn speak(
         }
         call.is_final = manifest.is_some_and(|manifest| manifest.is_final);
         call.code = code_of(&call);
-        let is_hidden = manifest.is_some_and(|manifest| manifest.hidden);
-        let show = if is_hidden { Show::Result } else { Show::All };
+        call.is_hidden = manifest.is_some_and(|manifest| manifest.hidden);
+        let show = match call.is_hidden {
+            true => Show::Result,
+            false => Show::All,
+        };
         requests.push((request, show));
         known.push(call);
     }
@@ -365,7 +368,7 @@ impl Reader {
         }
     }
 
-    async fn read(&self, report: Report) -> Ended {
+    pub async fn read(&self, report: Report) -> Ended {
         let tool = report.tool.clone();
         lock(&self.hides).join(report.arguments().hides);
         let ended = Ended::of(self.recipient.view(report)).await;

@@ -207,7 +207,7 @@ impl Turn {
                 Ok(permit) => kept.push(permit),
                 Err(full) => end = StepEnd::failed(&tool, &full),
             }
-            running.end_step(&made.id, arguments, end);
+            running.end_step(&made.id, arguments, end).await;
         }
         answer(&start.known, running.settle().await)
     }

@@ -10,8 +10,10 @@ use crate::fault::{Fault, Kind};
 use crate::service::artifacts::Owner;
 use crate::service::background::{Background, EventTexts, NewEvents, ResponseHead, StoredResponse};
 use crate::transport::responses::{ResponseStatus, Stream};
-use axum::body::Bytes;
+use axum::body::{Body, Bytes};
+use futures_util::stream;
 use serde_json::{Value, json};
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex, Weak};
 
 /// A reader that does not read holds no more than a few pieces of this size: the number of
@@ -89,7 +91,8 @@ impl Storing {
     /// Ends it without its run, if it has not ended: what it said stays.
     pub async fn fail(&self, why: &Fault) {
         if self.response.ended().is_none() {
-            let _ = self.add(failure(&self.response, why), true).await;
+            let stream = Stream::new(self.response.head.failure.clone());
+            let _ = self.add(failure(&self.response, stream, why), true).await;
         }
     }
 
@@ -200,13 +203,14 @@ fn frames(stream: &mut Stream) -> Vec<Bytes> {
 
 /// The JSON of an event.
 fn data(text: &Bytes) -> &str {
-    let text = str::from_utf8(text).unwrap_or_default();
-    text.split_once("\ndata: ").unwrap_or_default().1
+    self::text(text)
+        .split_once("\ndata: ")
+        .unwrap_or_default()
+        .1
 }
 
 fn name(text: &Bytes) -> &str {
-    let text = str::from_utf8(text).unwrap_or_default();
-    let first = text.lines().next().unwrap_or_default();
+    let first = self::text(text).lines().next().unwrap_or_default();
     first.trim_start_matches("event: ")
 }
 
@@ -214,9 +218,8 @@ fn is_end(text: &Bytes) -> bool {
     ENDS.contains(&name(text))
 }
 
-/// The last events of a response that fails.
-fn failure(response: &StoredResponse, why: &Fault) -> Vec<Bytes> {
-    let mut stream = Stream::new(response.head.failure.clone());
+/// The last events of a response that fails. `stream`: what it has, begun again.
+fn failure(response: &StoredResponse, mut stream: Stream, why: &Fault) -> Vec<Bytes> {
     let begun = stream.take_events().len();
     let failed = ResponseStatus::Failed {
         code: why.kind.to_string(),
@@ -251,27 +254,64 @@ pub async fn find(
             let words = "The host ended before this response did; how far its last calls came is in \
                 their records.";
             let lost = Fault::new(Kind::InternalError, words);
-            response.add_end(count, failure(response, &lost));
+            let first = response.event(0).unwrap_or_default();
+            let head = json::member(data(&first), "/response").map(serde_json::from_str);
+            let head = head.and_then(Result::ok);
+            let head = head.unwrap_or_else(|| response.head.failure.clone());
+            let output = items_of(response);
+            let output = output.iter().map(|item| serde_json::from_str(text(item)));
+            let stream = Stream::continued(head, output.flatten().collect());
+            response.add_end(count, failure(response, stream, &lost));
         }
     }
     Ok(found)
 }
 
-/// The response as it is now, as text.
-pub fn response(stored: &StoredResponse) -> Bytes {
+/// The response as it is now: pieces of its JSON text.
+pub fn response(stored: &StoredResponse) -> Body {
+    let event = now(stored);
+    let Some(whole) = json::member(data(&event), "/response") else {
+        return Body::empty();
+    };
+    let output = json::member(whole, "/output").filter(|output| *output == "[]");
+    let items = output.map_or(Vec::new(), |_| items_of(stored));
+    let (Some(output), false) = (output, items.is_empty()) else {
+        return event.slice_ref(whole.as_bytes()).into();
+    };
+    // Inside of its brackets.
+    let (before, after) = whole.split_at(output.as_ptr() as usize - whole.as_ptr() as usize + 1);
+    let mut pieces = vec![event.slice_ref(before.as_bytes())];
+    for item in items {
+        pieces.extend([item, Bytes::from_static(b",")]);
+    }
+    pieces.pop();
+    pieces.push(event.slice_ref(after.as_bytes()));
+    Body::from_stream(stream::iter(pieces.into_iter().map(Ok::<_, Infallible>)))
+}
+
+/// The event that has the response as it is now: the last, or what it began with.
+fn now(stored: &StoredResponse) -> Bytes {
     let at = match stored.ended() {
         Some(_) => stored.count().saturating_sub(1),
-        // What it has while it runs.
         None => 1,
     };
-    let text = stored.event(at).unwrap_or_default();
-    json::member(data(&text), "/response")
-        .map(|part| text.slice_ref(part.as_bytes()))
-        .unwrap_or_default()
+    stored.event(at).unwrap_or_default()
+}
+
+/// What it said, as text: the items of its events, which a response that did not end by itself has
+/// nowhere else.
+fn items_of(stored: &StoredResponse) -> Vec<Bytes> {
+    let events = stored.events_from(0).into_iter();
+    let done = events.filter(|event| name(event) == "response.output_item.done");
+    let items = done.filter_map(|event| {
+        let item = json::member(data(&event), "/item")?;
+        Some(event.slice_ref(item.as_bytes()))
+    });
+    items.collect()
 }
 
 /// Waits for the end.
-pub async fn ended(stored: &StoredResponse) -> Bytes {
+pub async fn ended(stored: &StoredResponse) -> Body {
     let mut changes = stored.changes();
     while stored.ended().is_none() {
         let _ = changes.changed().await;
@@ -311,25 +351,24 @@ pub async fn replay(stored: Weak<StoredResponse>, mut event: usize, to: &Events)
 pub struct Said(pub Arc<StoredResponse>);
 
 impl Said {
-    fn read<T>(&self, read: impl FnOnce(&str, &str) -> T) -> T {
-        let response = response(&self.0);
-        let text = str::from_utf8(&response).unwrap_or_default();
-        let output = json::member(text, "/output").unwrap_or("[]");
-        read(&self.0.items, output)
-    }
-
     /// About how many bytes its items take in memory, with what is made of them.
     pub fn weight(&self) -> usize {
-        self.read(|items, output| json::weight(items) + json::weight(output))
+        let said = items_of(&self.0);
+        let said = said.iter().map(|item| json::weight(text(item)));
+        json::weight(&self.0.items) + said.sum::<usize>()
     }
 
     /// Its items. Charge them before.
     pub fn items(&self) -> Vec<Value> {
-        self.read(|items, output| {
-            let lists = [items, output].map(serde_json::from_str::<Vec<Value>>);
-            lists.into_iter().flatten().flatten().collect()
-        })
+        let before = serde_json::from_str::<Vec<Value>>(&self.0.items);
+        let said = items_of(&self.0);
+        let said = said.iter().map(|item| serde_json::from_str(text(item)));
+        before.into_iter().flatten().chain(said.flatten()).collect()
     }
+}
+
+fn text(bytes: &Bytes) -> &str {
+    str::from_utf8(bytes).unwrap_or_default()
 }
 
 /// What was said up to the end of a response, which the next one continues.

@@ -18,6 +18,8 @@ pub struct ToolCall {
     pub code: Option<String>,
     /// The tool's text is the answer to the person.
     pub is_final: bool,
+    /// Nothing of it is shown.
+    pub is_hidden: bool,
     /// Members that come back as they are (`caller`, `namespace`).
     pub passed_on: Map<String, Value>,
 }

@@ -43,7 +43,8 @@ pub fn item(call: &ToolCall, kind: &Kind, ended: Option<&Ended>) -> Value {
     let id = kind.item_id(call);
     let status = match ended {
         None => "in_progress",
-        Some(ended) if ended.is_success || *kind == Kind::Message => "completed",
+        Some(ended) if ended.is_success => "completed",
+        Some(_) if *kind == Kind::Message => "incomplete",
         Some(_) => "failed",
     };
     let mut item = match kind {

@@ -212,6 +212,19 @@ impl Reserved {
         hour.reserved = hour.reserved.saturating_add(self.used.input);
     }
 
+    /// A server that goes on far beyond what it was asked for is stopped. Bytes are a rough measure
+    /// of tokens, so there is much room.
+    fn check(&self, bytes: u64) -> Result<(), Fault> {
+        if bytes <= self.output.saturating_mul(12).saturating_add(4096) {
+            return Ok(());
+        }
+        let words = format!(
+            "The model server sent far more than {} tokens.",
+            self.output
+        );
+        Err(Fault::new(Kind::ResourceLimitError, words))
+    }
+
     /// Counts what was received until now: by the server's word, and without it three bytes are a
     /// token.
     fn count(&mut self, said: Option<Usage>, bytes: u64) {
@@ -318,6 +331,7 @@ impl Answering {
             }
         };
         self.count();
+        self.reserved.check(self.held() as u64)?;
         Ok(Some(self.shown(Some(&new?))))
     }
 

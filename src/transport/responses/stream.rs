@@ -70,6 +70,14 @@ impl Stream {
         stream
     }
 
+    /// One that said this already.
+    pub fn continued(head: Value, output: Vec<Value>) -> Stream {
+        Stream {
+            output,
+            ..Stream::new(head)
+        }
+    }
+
     fn push(&mut self, name: &str, more: Value) {
         let mut data = json!({"type": name, "sequence_number": self.sequence});
         if let (Value::Object(data), Value::Object(more)) = (&mut data, more) {
@@ -143,14 +151,6 @@ impl Stream {
         self.response["output"] = Value::Array(std::mem::take(&mut self.output));
         let data = json!({"response": self.response});
         self.push(&format!("response.{word}"), data);
-    }
-
-    /// Ends an item that nobody ended.
-    pub fn break_off(&mut self) {
-        if let Some(mut item) = self.open.clone() {
-            item["status"] = json!("incomplete");
-            self.close(item);
-        }
     }
 
     /// Whether an item has not ended.

@@ -5,6 +5,7 @@ use super::ended::Ended;
 use super::stream::Stream;
 use super::told::{Told, tell_client};
 use crate::executor::Showing;
+use crate::fault::{Fault, Kind};
 use std::collections::HashMap;
 
 /// One step of a call: what responses show of its stages.
@@ -54,6 +55,24 @@ impl Telling {
         }
     }
 
+    /// Ends the call that is shown where its response ends before it.
+    pub fn leave(&mut self, stream: &mut Stream) {
+        if let Some(told) = &self.told {
+            let (call, ended) = (told.call.id.clone(), left(&told.call));
+            self.step(&call, Step::Ended(ended), stream);
+        }
+    }
+
+    /// Tells the calls that nobody has told yet in the same way. `has_begun`: whether a call was made.
+    pub fn break_off(self, has_begun: impl Fn(&str) -> bool, stream: &mut Stream) {
+        for call in &self.calls {
+            let is_told = self.ended.contains_key(&call.id) || call.is_hidden;
+            if !is_told && has_begun(&call.id) {
+                Told::new(call.clone()).completed(&left(call), stream);
+            }
+        }
+    }
+
     /// Tells the calls that the client runs. Returns all in their order, each with how it ended.
     pub fn finish(mut self, stream: &mut Stream) -> Vec<(ToolCall, Ended)> {
         let both = |call: ToolCall| self.ended.remove(&call.id).map(|end| (call, end));
@@ -65,4 +84,10 @@ impl Telling {
         }
         all
     }
+}
+
+fn left(call: &ToolCall) -> Ended {
+    let words = "The response ended before this call did; it may have run.";
+    let fault = Fault::new(Kind::CancelledError, words);
+    Ended::failed(&call.tool, &fault)
 }

@@ -505,3 +505,31 @@ fn a_person_is_asked_before_a_call_is_handed_out_and_a_run_is_its_own_callers_al
     web.get(&format!("{path}?as=alice"), &[&gateway])
         .is(200, "none");
 }
+
+/// A call that has ended is seen at once, and left where the host ends before the run does.
+#[test]
+fn a_step_that_has_ended_is_kept_at_once() {
+    let scene = Scene::new();
+    crate::http::sleeper(&scene.playground);
+    let web = scene.serve();
+    let body = json!({"store": true, "calls": [
+        {"id": "one", "name": "esc__sleep", "arguments": {}},
+        {"id": "two", "name": "esc__add", "arguments": {"a": 1, "b": 2}},
+    ]});
+    let stream = web.send("POST", "/v1/runs", &[&scene.alice], &body.to_string());
+    let get = |web: &Web, path: &str| web.get(path, &[&scene.alice]).json();
+    let mut run = Value::Null;
+    wait_for("the second has ended", || {
+        let id = get(&web, "/v1/runs")["runs"][0]["id"].clone();
+        run = get(&web, &format!("/v1/runs/{}", id.as_str().unwrap_or("none")));
+        run["steps"][1]["status"] == "completed"
+    });
+    assert_eq!(run["status"], "in_progress", "{run}");
+    assert_eq!(run["steps"][1]["output"], "{\"sum\":3}", "{run}");
+    web.signal(Signal::SIGKILL);
+    drop((stream, web));
+    let web = scene.serve();
+    let left = get(&web, &format!("/v1/runs/{}", run["id"].as_str().unwrap()));
+    assert_eq!(left["status"], "failed", "{left}");
+    assert_eq!(left["steps"][1], run["steps"][1], "{left}");
+}

@@ -313,7 +313,7 @@ fn is_served_beside(web: &Web, many: &Value, [alice, bob]: [&str; 2]) -> Result<
 #[test]
 fn answers_are_charged_before_anything_runs() {
     // On a busy machine the first are let go before all was seen.
-    assert!((0..3).any(|_| are_charged()), "in time once");
+    assert!((0..6).any(|_| are_charged()), "in time once");
 }
 
 /// Whether all was seen in time.

@@ -689,6 +689,24 @@ fn the_tokens_of_a_turn_count_however_it_ends() {
     assert_eq!(model.heard().len(), 4);
 }
 
+/// A server that goes on far beyond what it was asked for is stopped; the control: it may say more.
+#[test]
+fn a_server_that_sends_far_more_than_it_was_asked_for_is_stopped() {
+    let words = vec!["W ".repeat(50); 2000];
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let model = Model::new(vec![says(&words)]);
+    let (_playground, web) = model.host(adder, "");
+    for (most, code) in [
+        (json!(10), json!("ResourceLimitError")),
+        (json!(70_000), json!(null)),
+    ] {
+        let mut asked = body(json!("go"));
+        asked["max_output_tokens"] = most;
+        let response = check(&run(&web, &asked));
+        assert_eq!(response["error"]["code"], code, "{}", response["error"]);
+    }
+}
+
 /// The arguments of calls are in the bound of a response, before any of them is made.
 #[test]
 fn the_arguments_of_a_turn_are_in_the_bound_of_a_response() {

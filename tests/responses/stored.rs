@@ -439,7 +439,7 @@ fn calls_are_told_where_their_response_is_cancelled() {
     let path = begun(&web, &body(json!("go")), "so far ");
     wait_for("the other call has ended", || {
         let mut records = playground.records().into_iter();
-        records.any(|it| it["tool"] == "esc:add@1.0.0" && it["outcome"] == "success")
+        records.any(|it| it["tool"] == "esc:add" && it["outcome"] == "success")
     });
     web.ask("POST", &format!("{path}/cancel"), &[], "{}");
     let events = told(&web.get(&format!("{path}?stream=true"), &[]));
@@ -449,7 +449,7 @@ fn calls_are_told_where_their_response_is_cancelled() {
     let said = output[0]["content"][0]["text"].as_str().unwrap();
     assert!(said.starts_with("so far \nTool esc:talks failed"), "{said}");
     assert!(said.contains("it may have run"), "{said}");
-    let of = |kind: &str| output.iter().filter(move |it| it["type"] == *kind);
+    let of = |kind: &'static str| output.iter().filter(move |it| it["type"] == kind);
     let states: Vec<&Value> = of("message").map(|it| &it["status"]).collect();
     assert_eq!(states[0], "incomplete", "{output:?}");
     let sums: Vec<&Value> = of("mcp_call")

@@ -18,7 +18,7 @@ use crate::registry::Tool;
 use crate::service::background::StoredResponse;
 use crate::service::{self, Charged, ClientRuns, OwnTools, RateCharge, StageEvent, output};
 use crate::transport::export::{self, Format};
-use crate::transport::names::Names;
+use crate::transport::names::{self, Names};
 use crate::transport::responses::{
     Answering, Conversation, Ended, Finish, Message, ModelCall, ModelServer, ModelTurn,
     ResponseStatus, Stream, SubmittedOutput, Telling, ToolCall, Usage, head, submitted,
@@ -263,7 +263,7 @@ impl Run {
         } = before(known, label.as_deref(), &mut request).await?;
         let instructions = request.instructions.as_deref();
         let conversation = Conversation::read(instructions, &items, |id| {
-            all.names.name(id).unwrap_or_else(|| id.to_owned())
+            all.names.name(id).unwrap_or_else(|| names::safe(id))
         });
         let conversation = conversation.map_err(Refusal::unreadable)?;
         model.check_hour(&known.caller.user)?;

@@ -77,6 +77,23 @@ impl Names {
     }
 }
 
+/// A name that clients accept for a tool that may be unknown here: the id of one, or a name already.
+pub fn safe(tool: &str) -> String {
+    if is_allowed(tool) {
+        tool.to_owned()
+    } else {
+        name_of(tool)
+    }
+}
+
+fn is_allowed(name: &str) -> bool {
+    name.len() <= MAX_NAME_CHARS
+        && name.starts_with(|c: char| c.is_ascii_alphabetic())
+        && name
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'))
+}
+
 /// The name of one id: the same on every host, whatever else is loaded. A plain id keeps its
 /// letters and has `__` once and no `___`; any other id is changed and gets `___` and a hash at its
 /// end, so that the two kinds never collide.
@@ -129,14 +146,6 @@ fn changed(joined: &str, id: &str) -> String {
 mod tests {
     use super::*;
 
-    fn allowed(name: &str) -> bool {
-        name.len() <= MAX_NAME_CHARS
-            && name.starts_with(|c: char| c.is_ascii_alphabetic())
-            && name
-                .bytes()
-                .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'))
-    }
-
     #[test]
     fn every_id_has_its_own_allowed_name_and_comes_back() {
         let long = format!("reports:{}", "x".repeat(100));
@@ -147,7 +156,7 @@ mod tests {
         let names = Names::new(ids.iter().map(|id| (*id, None)));
         for id in ids {
             let name = names.name(id).unwrap_or_else(|| panic!("{id} has no name"));
-            assert!(allowed(&name), "{id} → {name}");
+            assert!(is_allowed(&name), "{id} → {name}");
             assert_eq!(names.id(&name), Some(id));
         }
         let spaced = Names::new([(&*format!("{}:x", "n".repeat(70)), None)].into_iter());

@@ -1,6 +1,7 @@
 //! The Responses API: its streams keep the rules of Open Responses, however calls end.
 
 mod batches;
+mod history;
 pub mod models;
 mod random;
 mod shapes;

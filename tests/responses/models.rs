@@ -49,7 +49,7 @@ impl Model {
     }
 
     /// A host with these tools that has this model.
-    fn host(&self, tools: impl FnOnce(&Playground), more: &str) -> (Playground, Web) {
+    pub(super) fn host(&self, tools: impl FnOnce(&Playground), more: &str) -> (Playground, Web) {
         let (playground, config) = self.playground(tools, more);
         let web = Web::start(&playground, &["--config", &config]);
         (playground, web)
@@ -170,7 +170,7 @@ pub(super) fn body(input: Value) -> Value {
     json!({"model": "tiny", "input": input, "stream": true})
 }
 
-fn run(web: &Web, body: &Value) -> Events {
+pub(super) fn run(web: &Web, body: &Value) -> Events {
     told(&web.ask("POST", "/v1/responses", &[], &body.to_string()))
 }
 

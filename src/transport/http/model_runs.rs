@@ -20,7 +20,7 @@ use crate::service::{
     self, Charged, ClientRuns, OwnTools, RateCharge, Speakers, StageEvent, output,
 };
 use crate::transport::export::{self, Format};
-use crate::transport::names::Names;
+use crate::transport::names::{self, Names};
 use crate::transport::responses::{
     Answering, Conversation, Ended, Finish, Message, ModelCall, ModelServer, ModelTurn,
     ResponseStatus, Step, Stream, SubmittedOutput, Telling, ToolCall, Usage, head, submitted,
@@ -267,7 +267,7 @@ impl Run {
         } = before(known, label.as_deref(), &mut request).await?;
         let instructions = request.instructions.as_deref();
         let conversation = Conversation::read(instructions, &items, |id| {
-            all.names.name(id).unwrap_or_else(|| id.to_owned())
+            all.names.name(id).unwrap_or_else(|| names::safe(id))
         });
         let conversation = conversation.map_err(Refusal::unreadable)?;
         model.check_hour(&known.caller.user)?;

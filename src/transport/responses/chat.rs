@@ -55,10 +55,22 @@ pub enum Finish {
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 pub struct Usage {
-    #[serde(default, rename = "prompt_tokens")]
+    #[serde(default, rename = "prompt_tokens", deserialize_with = "count")]
     pub input: u64,
-    #[serde(default, rename = "completion_tokens")]
+    #[serde(default, rename = "completion_tokens", deserialize_with = "count")]
     pub output: u64,
+}
+
+/// A number that some servers write as a fraction.
+fn count<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+    or_default::<D, f64>(from).map(|number| number as u64)
+}
+
+/// Null is the same as nothing.
+fn or_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
+    from: D,
+) -> Result<T, D::Error> {
+    Option::deserialize(from).map(Option::unwrap_or_default)
 }
 
 impl Usage {
@@ -105,7 +117,7 @@ impl<'de, T: Deserialize<'de>, const MOST: usize> Visitor<'de> for FewVisitor<T,
 
 #[derive(Deserialize)]
 struct Chunk {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     choices: Few<Choice, MAX_CHOICES>,
     usage: Option<Usage>,
     error: Option<IgnoredAny>,
@@ -113,7 +125,7 @@ struct Chunk {
 
 #[derive(Deserialize)]
 struct Choice {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     index: u64,
     /// In a whole completion: `message`.
     #[serde(alias = "message")]
@@ -132,7 +144,7 @@ struct Delta {
 struct CallDelta {
     index: Option<u64>,
     id: Option<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     function: FunctionDelta,
 }
 
@@ -143,6 +155,66 @@ struct FunctionDelta {
     arguments: Option<Box<RawValue>>,
 }
 
+/// A call that is being read.
+#[derive(Debug, Default)]
+struct Growing {
+    /// In the server's list, where it says so.
+    number: u64,
+    call: ModelCall,
+    depth: Depth,
+}
+
+/// Where a text of JSON that comes in pieces has got to.
+#[derive(Debug, Default)]
+struct Depth {
+    brackets: usize,
+    in_text: bool,
+    is_escaped: bool,
+}
+
+impl Depth {
+    fn pass(&mut self, piece: &str) {
+        for byte in piece.bytes() {
+            match (byte, self.in_text) {
+                _ if self.is_escaped => self.is_escaped = false,
+                (b'\\', true) => self.is_escaped = true,
+                (b'"', _) => self.in_text = !self.in_text,
+                (b'{' | b'[', false) => self.brackets += 1,
+                (b'}' | b']', false) => self.brackets = self.brackets.saturating_sub(1),
+                _ => {}
+            }
+        }
+    }
+}
+
+impl Growing {
+    /// Its arguments are complete.
+    fn is_whole(&self) -> bool {
+        let Depth {
+            brackets, in_text, ..
+        } = self.depth;
+        !self.call.arguments.is_empty() && brackets == 0 && !in_text
+    }
+
+    fn add(&mut self, id: String, function: FunctionDelta) {
+        let call = &mut self.call;
+        if call.id.is_empty() {
+            call.id = id;
+        }
+        let name = function.name.unwrap_or_default();
+        // It may come in pieces, and some servers say all of it again each time.
+        if call.arguments.is_empty() && call.name != name {
+            call.name += &name;
+        }
+        if let Some(arguments) = function.arguments {
+            let text = serde_json::from_str(arguments.get());
+            let text = text.unwrap_or_else(|_| arguments.get().to_owned());
+            self.depth.pass(&text);
+            call.arguments += &text;
+        }
+    }
+}
+
 /// Reads an answer as it comes.
 #[derive(Debug, Default)]
 pub struct ChatReader {
@@ -150,8 +222,7 @@ pub struct ChatReader {
     bytes: usize,
     is_over: bool,
     finish: Option<String>,
-    /// The calls, each with its number in the server's list.
-    calls: Vec<(u64, ModelCall)>,
+    calls: Vec<Growing>,
     text: String,
     usage: Option<Usage>,
 }
@@ -213,48 +284,66 @@ impl ChatReader {
                 new.push_str(&text);
                 self.text.push_str(&text);
             }
-            for call in delta.tool_calls.unwrap_or_default().0 {
-                self.take_call(call)?;
-            }
+            self.take_calls(delta.tool_calls.unwrap_or_default().0)?;
             self.finish = choice.finish_reason.or(self.finish.take());
         }
         Ok(())
     }
 
-    /// A call begins with a number, or with an id, that is new: some servers give all the same
-    /// number.
-    fn take_call(&mut self, delta: CallDelta) -> Result<(), Fault> {
-        let last = self.calls.last().map_or(0, |(number, _)| *number);
-        let number = delta.index.unwrap_or(last);
-        let id = delta.id.unwrap_or_default();
-        let is_same = |(at, call): &&mut (u64, ModelCall)| {
-            *at == number && (id.is_empty() || call.id.is_empty() || call.id == id)
-        };
-        if self.calls.iter_mut().rev().find(is_same).is_none() {
-            if self.calls.len() == MAX_CALLS {
-                return Err(wrong("asked for too many calls at once"));
-            }
-            self.calls.push((number, ModelCall::default()));
-        }
-        let same = self.calls.iter_mut().rev().find(|(at, call)| {
-            *at == number && (id.is_empty() || call.id.is_empty() || call.id == id)
-        });
-        let Some((_, call)) = same else {
-            return Ok(());
-        };
-        if call.id.is_empty() {
-            call.id = id;
-        }
-        if call.name.is_empty() {
-            call.name = delta.function.name.unwrap_or_default();
-        }
-        if let Some(arguments) = delta.function.arguments {
-            match serde_json::from_str::<String>(arguments.get()) {
-                Ok(text) => call.arguments.push_str(&text),
-                Err(_) => call.arguments.push_str(arguments.get()),
+    /// A list of calls, or of pieces of them. No two of one list are of the same call, whatever
+    /// numbers and ids the server gives them: some give all the same.
+    fn take_calls(&mut self, list: Vec<CallDelta>) -> Result<(), Fault> {
+        let mut taken = Vec::new();
+        for delta in list {
+            let place = match self.continued(&delta, &taken) {
+                Some(place) => place,
+                None => self.begin_call(&delta)?,
+            };
+            taken.push(place);
+            if let Some(growing) = self.calls.get_mut(place) {
+                growing.add(delta.id.unwrap_or_default(), delta.function);
             }
         }
         Ok(())
+    }
+
+    /// The call that this is a piece of: the last that its number and id allow, unless that is
+    /// whole and a name comes again.
+    fn continued(&self, delta: &CallDelta, taken: &[usize]) -> Option<usize> {
+        let number = self.number(delta);
+        let id = delta.id.as_deref().unwrap_or_default();
+        let place = self.calls.iter().rposition(
+            |Growing {
+                 number: at, call, ..
+             }| {
+                *at == number && (id.is_empty() || call.id.is_empty() || call.id == id)
+            },
+        )?;
+        let is_named = delta
+            .function
+            .name
+            .as_deref()
+            .is_some_and(|name| !name.is_empty());
+        let begins = taken.contains(&place) || is_named && self.calls[place].is_whole();
+        (!begins).then_some(place)
+    }
+
+    /// Without a number it is that of the last call.
+    fn number(&self, delta: &CallDelta) -> u64 {
+        let last = self.calls.last().map_or(0, |last| last.number);
+        delta.index.unwrap_or(last)
+    }
+
+    fn begin_call(&mut self, delta: &CallDelta) -> Result<usize, Fault> {
+        if self.calls.len() == MAX_CALLS {
+            return Err(wrong("asked for too many calls at once"));
+        }
+        let number = self.number(delta);
+        self.calls.push(Growing {
+            number,
+            ..Growing::default()
+        });
+        Ok(self.calls.len() - 1)
     }
 
     /// The turn, once nothing more comes.
@@ -262,7 +351,7 @@ impl ChatReader {
         if !self.is_over && self.finish.is_none() {
             return Err(wrong("ended its answer too early"));
         }
-        let calls: Vec<ModelCall> = self.calls.into_iter().map(|(_, call)| call).collect();
+        let calls: Vec<ModelCall> = self.calls.into_iter().map(|one| one.call).collect();
         if calls.iter().any(|call| call.name.is_empty()) {
             return Err(wrong("asked for a call without a tool"));
         }
@@ -279,7 +368,7 @@ impl ChatReader {
 
     /// The bytes of what was said until now.
     pub fn said(&self) -> usize {
-        bytes(&self.text, self.calls.iter().map(|(_, call)| call))
+        bytes(&self.text, self.calls.iter().map(|one| &one.call))
     }
 
     /// `None`: the server did not say.

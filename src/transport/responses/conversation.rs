@@ -2,13 +2,19 @@
 //! speaks. No URL is fetched, and none is handed on: whoever fetched it would do so from here.
 
 use super::chat::ModelCall;
+use crate::base::text;
 use crate::fault::{Fault, Kind};
 use serde_json::{Value, json};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::fmt;
 use uuid::Uuid;
 
 /// What the model reads of a tool that said nothing.
 const NO_OUTPUT: &str = "(the tool gave no output)";
+/// What it reads of a call whose item has no result.
+const CUT_OFF: &str = "(the call was cut off: it may have run, and its result is not known)";
+/// What stands in the text of an output for a picture or a file.
+const FOLLOWS: &str = "[it follows in the next message]";
 /// Items that say nothing to the model.
 const PASSED_OVER: [&str; 8] = [
     "reasoning",
@@ -27,17 +33,95 @@ pub struct Conversation {
     messages: Vec<Value>,
 }
 
-/// A call in a list of items, as its model wrote it.
-struct PastCall {
-    id: String,
-    name: String,
-    arguments: String,
-    /// Where the item has it.
-    output: Option<String>,
+/// One item of a request, read by the form of its type.
+enum Item<'a> {
+    Message(Value),
+    Call(PastCall<'a>),
+    Output(PastOutput<'a>),
+    Silent,
 }
 
-fn refuse(member: &str, why: impl std::fmt::Display) -> Fault {
+/// A call in a list of items, as its model wrote it.
+struct PastCall<'a> {
+    /// The type of its item.
+    kind: &'a str,
+    call: ModelCall,
+    /// `None`: an item of its own has it.
+    result: Option<Said>,
+}
+
+/// The output of a call that the client ran.
+struct PastOutput<'a> {
+    kind: &'a str,
+    call_id: String,
+    said: Said,
+}
+
+/// What a call ended with.
+struct Said {
+    text: String,
+    /// Pictures and files, as parts of a message.
+    media: Vec<Value>,
+}
+
+impl From<String> for Said {
+    fn from(text: String) -> Said {
+        Said {
+            text,
+            media: Vec::new(),
+        }
+    }
+}
+
+/// Calls that stand beside each other, and what those of the client were answered.
+#[derive(Default)]
+struct PastTurn<'a> {
+    calls: Vec<PastCall<'a>>,
+    /// Those that have no output yet: the place of each by its id.
+    open: HashMap<String, usize>,
+    /// The ids of all calls of the client until now, also in earlier turns.
+    known: HashSet<String>,
+}
+
+fn refuse(member: &str, why: impl fmt::Display) -> Fault {
     Fault::new(Kind::ParameterValidationError, format!("{member}: {why}"))
+}
+
+impl<'a> PastTurn<'a> {
+    fn add(&mut self, call: PastCall<'a>) -> Result<(), Fault> {
+        if call.result.is_none() {
+            let id = &call.call.id;
+            if !self.known.insert(id.clone()) {
+                let why = format!("Two calls have the call_id {id}: each needs its own.");
+                return Err(refuse("input", why));
+            }
+            self.open.insert(id.clone(), self.calls.len());
+        }
+        self.calls.push(call);
+        Ok(())
+    }
+
+    fn answer(&mut self, at: &str, output: PastOutput) -> Result<(), Fault> {
+        let id = &output.call_id;
+        let place = self.open.remove(id);
+        let Some(call) = place.and_then(|place| self.calls.get_mut(place)) else {
+            let why = if self.known.contains(id) {
+                format!("The call {id} has an output already.")
+            } else {
+                format!(
+                    "No tool call found for function call output with call_id {id}. An output \
+                     comes after its call."
+                )
+            };
+            return Err(refuse(&format!("{at}.call_id"), why));
+        };
+        if output.kind.strip_suffix("_output") != Some(call.kind) {
+            let why = format!("The output of the call {id} is a {}_output.", call.kind);
+            return Err(refuse(&format!("{at}.type"), why));
+        }
+        call.result = Some(output.said);
+        Ok(())
+    }
 }
 
 impl Conversation {
@@ -51,27 +135,21 @@ impl Conversation {
         if let Some(text) = instructions {
             conversation.push(json!({"role": "system", "content": text}));
         }
-        let mut outputs = outputs(items)?;
-        let mut calls = Vec::new();
+        let mut turn = PastTurn::default();
         for (at, item) in items.iter().enumerate() {
-            let member = format!("input[{at}]");
-            match call(item, &name_of) {
-                Some(call) => calls.push(call),
-                None if is_output(item) || is_passed_over(item) => {}
-                None => {
-                    conversation.close_calls(&mut calls, &mut outputs)?;
-                    conversation.push(message(&member, item)?);
+            let at = format!("input[{at}]");
+            match Item::read(&at, item, &name_of)? {
+                Item::Call(call) => turn.add(call)?,
+                Item::Output(output) => turn.answer(&at, output)?,
+                Item::Silent => {}
+                Item::Message(message) => {
+                    conversation.close(&mut turn)?;
+                    conversation.push(message);
                 }
             }
         }
-        conversation.close_calls(&mut calls, &mut outputs)?;
-        match outputs.keys().min() {
-            Some(id) => Err(refuse(
-                "input",
-                format!("No tool call found for function call output with call_id {id}."),
-            )),
-            None => Ok(conversation),
-        }
+        conversation.close(&mut turn)?;
+        Ok(conversation)
     }
 
     pub fn messages(&self) -> &[Value] {
@@ -82,33 +160,31 @@ impl Conversation {
         self.messages.push(message);
     }
 
-    /// Adds calls that stand beside each other as one turn of the model, and what each ended with.
-    fn close_calls(
-        &mut self,
-        calls: &mut Vec<PastCall>,
-        outputs: &mut HashMap<String, String>,
-    ) -> Result<(), Fault> {
-        let mut made = Vec::new();
-        for call in calls.drain(..) {
-            let output = match call.output {
-                Some(output) => output,
-                None => outputs.remove(&call.id).ok_or_else(|| {
-                    let words = format!("No tool output found for function call {}.", call.id);
-                    refuse("input", words)
-                })?,
-            };
-            let (id, name, arguments) = (call.id, call.name, call.arguments);
-            made.push((
-                ModelCall {
-                    id,
-                    name,
-                    arguments,
-                },
-                output,
-            ));
+    /// Adds the calls as one turn of the model, and what each ended with. Only texts can stand in a
+    /// message of a tool: pictures and files follow in one of the user.
+    fn close(&mut self, turn: &mut PastTurn) -> Result<(), Fault> {
+        if let Some((id, _)) = turn.open.iter().min_by_key(|(_, place)| **place) {
+            let why = format!(
+                "No tool output found for function call {id}. It comes after the calls, before \
+                 any message."
+            );
+            return Err(refuse("input", why));
+        }
+        let (mut made, mut media) = (Vec::new(), Vec::new());
+        for PastCall { call, result, .. } in turn.calls.drain(..) {
+            let Some(said) = result else { continue };
+            if !said.media.is_empty() {
+                let words = format!("From the output of the call {}:", call.id);
+                media.push(json!({"type": "text", "text": words}));
+                media.extend(said.media);
+            }
+            made.push((call, said.text));
         }
         if !made.is_empty() {
             self.add_calls("", &made);
+        }
+        if !media.is_empty() {
+            self.push(json!({"role": "user", "content": media}));
         }
         Ok(())
     }
@@ -116,8 +192,10 @@ impl Conversation {
     /// Adds a turn of the model that asked for calls, each with what it reads of it.
     pub fn add_calls(&mut self, text: &str, calls: &[(ModelCall, String)]) {
         let asked = calls.iter().map(|(call, _)| {
+            // Some servers read them as JSON.
+            let arguments = Some(call.arguments.as_str()).filter(|text| !text.is_empty());
             json!({"id": call.id, "type": "function",
-                "function": {"name": call.name, "arguments": call.arguments}})
+                "function": {"name": call.name, "arguments": arguments.unwrap_or("{}")}})
         });
         let asked: Value = asked.collect();
         match self.messages.last_mut() {
@@ -145,18 +223,6 @@ impl Conversation {
     }
 }
 
-fn kind(item: &Value) -> &str {
-    item["type"].as_str().unwrap_or("message")
-}
-
-fn is_output(item: &Value) -> bool {
-    kind(item).ends_with("_call_output")
-}
-
-fn is_passed_over(item: &Value) -> bool {
-    PASSED_OVER.contains(&kind(item))
-}
-
 /// The output of a call that a client ran.
 pub struct SubmittedOutput {
     /// The id of the call here.
@@ -168,12 +234,19 @@ pub struct SubmittedOutput {
 
 /// The outputs in a request of calls in what it continues.
 pub fn submitted(before: &[Value], input: &[Value]) -> Result<Vec<SubmittedOutput>, Fault> {
-    let mut outputs = outputs(input)?;
+    let mut outputs = HashMap::new();
+    for (at, item) in input.iter().enumerate() {
+        if let Item::Output(output) = Item::read(&format!("input[{at}]"), item, &str::to_owned)? {
+            outputs.insert(output.call_id, output.said.text);
+        }
+    }
     let calls = before.iter().filter_map(|item| {
         // The id of an item ends with that of its call.
         let (_, id) = item["id"].as_str()?.rsplit_once('_')?;
         let id = Uuid::try_parse(id).ok()?;
-        let call = call(item, str::to_owned)?;
+        let Item::Call(PastCall { call, .. }) = Item::read("", item, &str::to_owned).ok()? else {
+            return None;
+        };
         Some(SubmittedOutput {
             call: id.to_string(),
             output: outputs.remove(&call.id)?,
@@ -183,115 +256,234 @@ pub fn submitted(before: &[Value], input: &[Value]) -> Result<Vec<SubmittedOutpu
     Ok(calls.collect())
 }
 
-/// The outputs of calls that the client ran, by the ids of the calls.
-fn outputs(items: &[Value]) -> Result<HashMap<String, String>, Fault> {
-    let mut found = HashMap::new();
-    for (at, item) in items.iter().enumerate().filter(|(_, item)| is_output(item)) {
-        // The item of a local shell has the id of the call as its own.
-        let id = item["call_id"].as_str().or(item["id"].as_str());
-        let id = id.ok_or_else(|| refuse(&format!("input[{at}].call_id"), "must be a text"))?;
-        let text = output_text(&item["output"]);
-        if found.insert(id.to_owned(), text).is_some() {
-            let why = "this call has an output already";
-            return Err(refuse(&format!("input[{at}].call_id"), why));
-        }
-    }
-    Ok(found)
+/// An object of a request. What its members lack is told with their places.
+struct Members<'a> {
+    at: String,
+    object: &'a Value,
 }
 
-/// An output as text: only texts can stand in a message of a tool.
-fn output_text(output: &Value) -> String {
-    match output {
-        Value::String(text) => text.clone(),
-        Value::Array(parts) if parts.iter().all(|part| part["type"].is_string()) => {
-            let texts = parts.iter().map(|part| {
-                let kind = part["type"].as_str().unwrap_or_default();
-                let text = part["text"].as_str().map(str::to_owned);
-                text.unwrap_or_else(|| format!("[{kind}]"))
-            });
-            texts.collect::<Vec<_>>().join("\n")
+impl<'a> Members<'a> {
+    fn of(at: String, object: &'a Value) -> Result<Members<'a>, Fault> {
+        match object {
+            Value::Object(_) => Ok(Members { at, object }),
+            _ => Err(refuse(&at, "must be an object")),
         }
-        other => other.to_string(),
     }
-}
 
-/// The call that an item is.
-fn call(item: &Value, name_of: impl Fn(&str) -> String) -> Option<PastCall> {
-    let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let of_client = |name: &str, arguments: String| PastCall {
-        id: word(&item["call_id"]),
-        name: name.to_owned(),
-        arguments,
-        output: None,
-    };
-    let mut action = item["action"].clone();
-    if let Some(action) = action.as_object_mut() {
-        action.remove("type");
+    fn wrong(&self, name: &str, why: impl fmt::Display) -> Fault {
+        refuse(&format!("{}.{name}", self.at), why)
     }
-    Some(match kind(item) {
-        "function_call" => of_client(&word(&item["name"]), word(&item["arguments"])),
-        "custom_tool_call" => {
-            let input = json!({"input_data": item["input"]});
-            of_client(&word(&item["name"]), input.to_string())
+
+    /// A member that is there and not null.
+    fn given(&self, name: &str) -> Option<&'a Value> {
+        self.object.get(name).filter(|value| !value.is_null())
+    }
+
+    fn text(&self, name: &str) -> Result<&'a str, Fault> {
+        let text = self.given(name).and_then(Value::as_str);
+        text.ok_or_else(|| self.wrong(name, "must be a text"))
+    }
+
+    /// An id or a name.
+    fn word(&self, name: &str) -> Result<String, Fault> {
+        match self.text(name)? {
+            "" => Err(self.wrong(name, "must not be empty")),
+            word => Ok(word.to_owned()),
         }
-        "local_shell_call" => of_client("local_shell", action.to_string()),
-        "shell_call" => of_client("shell", action.to_string()),
-        "mcp_call" => PastCall {
-            id: word(&item["id"]),
-            name: name_of(&word(&item["name"])),
-            arguments: word(&item["arguments"]),
-            output: Some(match &item["output"] {
-                Value::String(text) => text.clone(),
-                _ => output_text(&item["error"]["content"]),
-            }),
-        },
-        // Of a call that is shown as something else.
-        _ => {
-            let made = item.get("tool_call")?;
-            PastCall {
-                id: word(&item["id"]),
-                name: word(&made["name"]),
-                arguments: word(&made["arguments"]),
-                output: Some(word(&made["output"])),
+    }
+
+    fn object(&self, name: &str) -> Result<Members<'a>, Fault> {
+        let value = self.object.get(name).unwrap_or(&Value::Null);
+        Members::of(format!("{}.{name}", self.at), value)
+    }
+
+    /// A text, or a list of parts, as the content of a message.
+    fn content(&self, name: &str) -> Result<Value, Fault> {
+        match self.given(name) {
+            Some(text @ Value::String(_)) => Ok(text.clone()),
+            Some(Value::Array(parts)) => {
+                let parts = parts.iter().enumerate().map(|(at, part)| {
+                    content_part(&Members::of(format!("{}.{name}[{at}]", self.at), part)?)
+                });
+                parts.collect()
             }
+            _ => Err(self.wrong(name, "must be a text or a list of parts")),
         }
+    }
+}
+
+impl<'a> Item<'a> {
+    fn read(
+        at: &str,
+        item: &'a Value,
+        name_of: &impl Fn(&str) -> String,
+    ) -> Result<Item<'a>, Fault> {
+        let item = Members::of(at.to_owned(), item)?;
+        let kind = match item.given("type") {
+            None => "message",
+            Some(_) => item.text("type")?,
+        };
+        Ok(match kind {
+            "message" => Item::Message(message(&item)?),
+            "function_call" | "custom_tool_call" | "local_shell_call" | "shell_call" => {
+                Item::Call(client_call(kind, &item)?)
+            }
+            "mcp_call" => Item::Call(host_call(kind, &item, name_of)?),
+            "code_interpreter_call" | "image_generation_call" | "file_search_call" => {
+                Item::Call(shown_call(kind, &item)?)
+            }
+            "function_call_output"
+            | "custom_tool_call_output"
+            | "local_shell_call_output"
+            | "shell_call_output" => Item::Output(output(kind, &item)?),
+            kind if PASSED_OVER.contains(&kind) => Item::Silent,
+            other => {
+                let other = text::printable(&text::head(other, 80));
+                let why = format!("'{other}' is not an item that can be used here");
+                return Err(item.wrong("type", why));
+            }
+        })
+    }
+}
+
+/// A call that the client runs.
+fn client_call<'a>(kind: &'a str, item: &Members) -> Result<PastCall<'a>, Fault> {
+    let (name, arguments) = match kind {
+        "function_call" => (item.word("name")?, item.text("arguments")?.to_owned()),
+        "custom_tool_call" => {
+            let input = json!({"input_data": item.text("input")?});
+            (item.word("name")?, input.to_string())
+        }
+        shell => {
+            let mut action = item.object("action")?.object.clone();
+            if let Some(action) = action.as_object_mut() {
+                action.remove("type");
+            }
+            let name = shell.trim_end_matches("_call").to_owned();
+            (name, action.to_string())
+        }
+    };
+    let id = item.word("call_id")?;
+    Ok(PastCall {
+        kind,
+        call: ModelCall {
+            id,
+            name,
+            arguments,
+        },
+        result: None,
     })
 }
 
-fn message(member: &str, item: &Value) -> Result<Value, Fault> {
-    if kind(item) != "message" {
-        let kind = crate::base::text::printable(&crate::base::text::head(kind(item), 80));
-        let why = format!("'{kind}' is not an item that can be used here");
-        return Err(refuse(&format!("{member}.type"), why));
+/// A call that ran here.
+fn host_call<'a>(
+    kind: &'a str,
+    item: &Members,
+    name_of: &impl Fn(&str) -> String,
+) -> Result<PastCall<'a>, Fault> {
+    let said = match (item.given("output"), item.given("error")) {
+        (Some(_), _) => item.text("output")?.to_owned(),
+        (None, Some(error)) => error_text(error),
+        (None, None) => CUT_OFF.to_owned(),
+    };
+    Ok(PastCall {
+        kind,
+        call: ModelCall {
+            id: item.word("id")?,
+            name: name_of(item.text("name")?),
+            arguments: item.text("arguments")?.to_owned(),
+        },
+        result: Some(said.into()),
+    })
+}
+
+/// The texts of an error, or all of it where it has another form.
+fn error_text(error: &Value) -> String {
+    let parts = error["content"].as_array().into_iter().flatten();
+    let texts: Option<Vec<&str>> = parts.map(|part| part["text"].as_str()).collect();
+    match (error, texts) {
+        (Value::String(text), _) => text.clone(),
+        (_, Some(texts)) if !texts.is_empty() => texts.join("\n"),
+        (other, _) => other.to_string(),
     }
-    let role = match item["role"].as_str() {
+}
+
+/// A call that ran here and is shown as something else. One that was cut off has nothing of it.
+fn shown_call<'a>(kind: &'a str, item: &Members) -> Result<PastCall<'a>, Fault> {
+    let id = item.word("id")?;
+    let is_cut_off = item.object["status"] == "incomplete" && item.given("tool_call").is_none();
+    let (name, arguments, said) = if is_cut_off {
+        let name = kind.trim_end_matches("_call").to_owned();
+        (name, String::new(), CUT_OFF)
+    } else {
+        let made = item.object("tool_call")?;
+        let arguments = made.text("arguments")?.to_owned();
+        (made.word("name")?, arguments, made.text("output")?)
+    };
+    Ok(PastCall {
+        kind,
+        call: ModelCall {
+            id,
+            name,
+            arguments,
+        },
+        result: Some(said.to_owned().into()),
+    })
+}
+
+fn output<'a>(kind: &'a str, item: &Members) -> Result<PastOutput<'a>, Fault> {
+    let id = match kind {
+        // This item has the id of the call as its own.
+        "local_shell_call_output" if item.given("call_id").is_none() => "id",
+        _ => "call_id",
+    };
+    let said = match (kind, item.given("output")) {
+        // What each command printed and how it ended.
+        ("shell_call_output", Some(list @ Value::Array(_))) => list.to_string().into(),
+        _ => said(item.content("output")?),
+    };
+    Ok(PastOutput {
+        kind,
+        call_id: item.word(id)?,
+        said,
+    })
+}
+
+/// A content as the output of a tool.
+fn said(content: Value) -> Said {
+    let Value::Array(parts) = content else {
+        return content.as_str().unwrap_or_default().to_owned().into();
+    };
+    let texts = parts
+        .iter()
+        .map(|part| part["text"].as_str().unwrap_or(FOLLOWS));
+    Said {
+        text: texts.collect::<Vec<_>>().join("\n"),
+        media: parts
+            .into_iter()
+            .filter(|part| part["type"] != "text")
+            .collect(),
+    }
+}
+
+fn message(item: &Members) -> Result<Value, Fault> {
+    let role = match item.object["role"].as_str() {
         Some(role @ ("user" | "assistant" | "system")) => role,
         Some("developer") => "system",
         _ => {
             let why = "must be user, assistant, system or developer";
-            return Err(refuse(&format!("{member}.role"), why));
+            return Err(item.wrong("role", why));
         }
     };
-    let content = match &item["content"] {
-        Value::String(text) => json!(text),
-        Value::Array(parts) => {
-            let parts = parts
-                .iter()
-                .enumerate()
-                .map(|(at, part)| content_part(&format!("{member}.content[{at}]"), part));
-            let parts = parts.collect::<Result<Vec<Value>, Fault>>()?;
-            content(parts)
-        }
-        _ => {
-            let why = "must be a text or a list of parts";
-            return Err(refuse(&format!("{member}.content"), why));
-        }
+    let content = match item.content("content")? {
+        Value::Array(parts) => one_text(parts),
+        text => text,
     };
     Ok(json!({"role": role, "content": content}))
 }
 
 /// Texts alone are one text: not every server takes a list.
-fn content(parts: Vec<Value>) -> Value {
+fn one_text(parts: Vec<Value>) -> Value {
     let texts: Option<Vec<&str>> = parts.iter().map(|part| part["text"].as_str()).collect();
     match texts {
         Some(texts) => json!(texts.join("\n")),
@@ -299,35 +491,32 @@ fn content(parts: Vec<Value>) -> Value {
     }
 }
 
-fn content_part(member: &str, part: &Value) -> Result<Value, Fault> {
+fn content_part(part: &Members) -> Result<Value, Fault> {
     let data = |name: &str| {
-        let url = part[name].as_str().filter(|url| url.starts_with("data:"));
+        let url = part.object[name].as_str();
+        let url = url.filter(|url| url.starts_with("data:"));
         let why = "send the data itself, as data:…;base64,…: no URL and no id is fetched";
-        url.ok_or_else(|| refuse(&format!("{member}.{name}"), why))
+        url.ok_or_else(|| part.wrong(name, why))
     };
-    let text = |name: &str| {
-        let text = part[name].as_str();
-        text.ok_or_else(|| refuse(&format!("{member}.{name}"), "must be a text"))
-    };
-    match part["type"].as_str() {
+    match part.object["type"].as_str() {
         Some("input_text" | "output_text" | "text") => {
-            Ok(json!({"type": "text", "text": text("text")?}))
+            Ok(json!({"type": "text", "text": part.text("text")?}))
         }
-        Some("refusal") => Ok(json!({"type": "text", "text": text("refusal")?})),
+        Some("refusal") => Ok(json!({"type": "text", "text": part.text("refusal")?})),
         Some("input_image") => {
             Ok(json!({"type": "image_url", "image_url": {"url": data("image_url")?}}))
         }
         Some("input_file") => {
-            let name = match part.get("filename") {
-                None | Some(Value::Null) => None,
-                Some(_) => Some(text("filename")?),
+            let name = match part.given("filename") {
+                None => None,
+                Some(_) => Some(part.text("filename")?),
             };
             let data = data("file_data")?;
             Ok(json!({"type": "file", "file": {"filename": name, "file_data": data}}))
         }
         _ => {
             let why = "must be input_text, input_image, input_file, output_text or refusal";
-            Err(refuse(&format!("{member}.type"), why))
+            Err(part.wrong("type", why))
         }
     }
 }

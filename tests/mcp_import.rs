@@ -115,7 +115,47 @@ fn what_is_not_understood_refuses_its_server_by_name() {
     };
     let npx = json!({"command": "npx", "args": ["x"]});
     let fetching = json!({"command": "npx", "args": ["x"], "env": {"npm_config_registry": "http://h.example/"}});
-    for (document, says) in [
+    // As large as programs of Go are.
+    let large = playground.path("large");
+    fs::File::create(&large).unwrap().set_len(17 << 20).unwrap();
+    let files = ["@modelcontextprotocol/server-filesystem", "/etc"];
+    let entries = [
+        (json!("npx x"), "must be an object"),
+        (
+            json!({"command": "npx", "args": 5}),
+            "`args` must be a list",
+        ),
+        (json!({"type": "sse"}), "its type is `sse`"),
+        (json!({"source": "extension"}), "an extension"),
+        (
+            json!({"url": "https://h.example", "httpUrl": "https://h.example"}),
+            "a remote server",
+        ),
+        (
+            json!({"command": "npx", "args": ["x"], "enabled_tools": ["t2"]}),
+            "`enabled_tools` restricts",
+        ),
+        (
+            json!({"command": "npx", "args": ["x"], "excludeTools": ["t1"]}),
+            "`excludeTools` restricts",
+        ),
+        (
+            json!({"command": "npx", "args": ["x"], "env_vars": [{"name": "X", "source": "remote"}]}),
+            "X is one of another machine",
+        ),
+        (
+            json!({"command": {"path": "npx", "args": ["x"], "cwd": "/"}}),
+            "`command` must be",
+        ),
+        (json!({"command": large}), "neither Node nor Python"),
+        (json!({"command": binary(), "args": ["serve"]}), "this host"),
+        (
+            json!({"command": "npx", "args": files}),
+            "its argument /etc (read): ",
+        ),
+    ];
+    let entries = entries.map(|(entry, says)| (json!({"mcpServers": {"x": entry}}), says));
+    let others = [
         (
             json!({"name": "a/x", "remotes": [{"url": "https://h.example"}]}),
             "a remote server",
@@ -147,7 +187,8 @@ fn what_is_not_understood_refuses_its_server_by_name() {
             json!({"mcpServers": {"y": npx}, "servers": {"x": {"url": "h"}}}),
             "a remote server",
         ),
-    ] {
+    ];
+    for (document, says) in entries.into_iter().chain(others) {
         let file = playground.path("odd.json");
         fs::write(&file, document.to_string()).unwrap();
         let ended = mcp(&playground, &["import", "--json", file.to_str().unwrap()]);
@@ -157,7 +198,77 @@ fn what_is_not_understood_refuses_its_server_by_name() {
             row["status"] == "not taken" && row["why"].to_string().contains(says),
             "{row}"
         );
+        // There is nothing yet that another verb could show.
+        assert!(!row.to_string().contains("toolhost audit"), "{row}");
     }
+}
+
+/// What is planned for the servers of this document, with this folder first on the search path.
+fn planned(playground: &Playground, document: &Value, programs: &Path) -> Vec<Value> {
+    let file = playground.path("document.json");
+    fs::write(&file, document.to_string()).unwrap();
+    let mut command = playground.host();
+    command.env("PATH", format!("{}:/usr/bin:/bin", programs.display()));
+    let ended = finish_import(command, &["--json", file.to_str().unwrap()]);
+    let rows = ended.out["servers"].as_array();
+    rows.unwrap_or_else(|| panic!("{}", ended.stderr)).clone()
+}
+
+#[test]
+fn what_restricts_nothing_is_named_and_no_variable_is_lost() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let bin = playground.path("venv/bin");
+    let info = playground.path("venv/lib/python3.12/site-packages/acme_x-1.2.0.dist-info");
+    for folder in [&bin, &info] {
+        fs::create_dir_all(folder).unwrap();
+    }
+    symlink(PYTHON, bin.join("python")).unwrap();
+    fs::write(info.join("RECORD"), "acme_x/__init__.py,sha256=,1\n").unwrap();
+    let of = |entry: Value| {
+        let document = json!({"context_servers": {"x": entry}});
+        let row = planned(&playground, &document, &bin).remove(0);
+        assert_eq!(row["status"], "would be written", "{row}");
+        row
+    };
+    let row = of(
+        json!({"command": "npx", "args": ["@acme/x"], "env": null, "tools": ["*"], "disabled_tools": [], "timeout": 60}),
+    );
+    assert_eq!(row["leftOut"], json!(["its `timeout`: not read here"]));
+    let row = of(
+        json!({"command": {"path": "npx", "args": ["@acme/x"], "env": {"ACME_KEY": "key-of-the-test"}}}),
+    );
+    assert!(row["secrets"][0].to_string().contains("ACME_KEY"), "{row}");
+    // As most READMEs have it.
+    for arguments in [&["-m", "acme_x"][..], &["-u", "-m", "acme_x"]] {
+        let row = of(json!({"command": "python", "args": arguments}));
+        assert_eq!([&row["program"], &row["version"]], ["acme_x", "==1.2.0"]);
+    }
+    let variable = json!({"name": "CITY", "value": "Oslo", "default": "Bergen", "isSecret": false});
+    let package =
+        json!({"registryType": "npm", "identifier": "x", "environmentVariables": [variable]});
+    let published = json!({"name": "a/x", "packages": [package]});
+    let row = planned(&playground, &published, &bin).remove(0);
+    assert_eq!(row["settings"], json!(["CITY=Oslo"]), "{row}");
+}
+
+#[test]
+fn a_relative_command_in_another_folder_is_another_server() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let mine = json!({"mcpServers": {"mine": {"command": PYTHON, "args": ["server.py"]}}});
+    let mut projects = serde_json::Map::new();
+    for name in ["one", "two"] {
+        let folder = playground.path(name);
+        fs::create_dir(&folder).unwrap();
+        fs::write(folder.join("server.py"), name).unwrap();
+        projects.insert(folder.to_str().unwrap().to_owned(), mine.clone());
+    }
+    let document = json!({ "projects": projects });
+    let rows = planned(&playground, &document, Path::new("/usr/bin"));
+    let says: Vec<_> = rows.iter().map(|row| row["why"].to_string()).collect();
+    assert!(
+        rows.len() == 2 && says[0] == "[]" && says[1].contains("has this name"),
+        "{rows:?}"
+    );
 }
 
 fn finish_import(mut command: Command, arguments: &[&str]) -> Ended {

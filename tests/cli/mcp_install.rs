@@ -14,10 +14,14 @@ fn mcp(
     more: &[&str],
     variables: &[(&str, &str)],
 ) -> (i32, String, String) {
+    run(host, &[&["mcp", verb], more].concat(), variables)
+}
+
+fn run(host: &Host, words: &[&str], variables: &[(&str, &str)]) -> (i32, String, String) {
     let mut command = host.process();
     let project = host.path("project");
     fs::create_dir_all(&project).unwrap();
-    command.args(["mcp", verb]).args(more);
+    command.args(words);
     command.current_dir(project).env("HOME", host.path("home"));
     command.env("XDG_CONFIG_HOME", host.path("home/.config"));
     for name in ["CLAUDE_CONFIG_DIR", "CODEX_HOME", "COPILOT_HOME"] {
@@ -363,6 +367,51 @@ fn servers_that_were_imported_and_are_ready_leave_and_others_stay() {
         fs::write(&path, text.replacen(&other, &(changed.clone() + &other), 1)).unwrap();
         assert!(replace("stays: notes: it differs").contains(&changed));
     }
+}
+
+/// The client's word is compared, not what the server was granted since.
+#[test]
+fn a_server_leaves_although_it_was_granted_more_and_stays_where_its_client_differs() {
+    let host = host();
+    let server = host.put("servers/server.py", SERVER);
+    let entry = |token: &str| {
+        let notes = json!({"command": PYTHON, "args": [server], "env": {"TOKEN": token}});
+        json!({"mcpServers": {"notes": notes}}).to_string()
+    };
+    let path = host.put("home/.cursor/mcp.json", entry("${env:TOKEN_ONE}"));
+    let variables = [("TOKEN_ONE", "first-secret"), ("TOKEN_TWO", "other-secret")];
+    let (code, out, said) = mcp(&host, "import", &[&path, "--yes"], &variables);
+    assert_eq!(code, 0, "{out}{said}");
+    let replace = || {
+        let more = ["--client", "cursor", "--replace"];
+        let (code, _, said) = mcp(&host, "install", &more, &variables);
+        assert_eq!(code, 0, "{said}");
+        said
+    };
+    let (leaves, stays) = ("- notes: its tools", "stays: notes: it differs");
+    assert!(replace().contains(leaves), "as it was imported");
+    // The name of another variable, and another script.
+    fs::write(&path, entry("${env:TOKEN_TWO}")).unwrap();
+    assert!(replace().contains(stays), "another variable");
+    fs::write(&path, entry("${env:TOKEN_ONE}")).unwrap();
+    fs::write(&server, format!("{SERVER}# changed\n")).unwrap();
+    assert!(replace().contains(stays), "another script");
+    fs::write(&server, SERVER).unwrap();
+    for words in [
+        &[
+            "allow",
+            "notes:server",
+            "--host",
+            "api.example.com",
+            "--yes",
+        ][..],
+        &["approve", "notes:server", "--why", "read", "--yes"],
+    ] {
+        let (code, _, said) = run(&host, words, &variables);
+        assert_eq!(code, 0, "{said}");
+    }
+    let said = replace();
+    assert!(said.contains(leaves), "{said}");
 }
 
 /// Agents, the program of each as `tests/clients/install.sh` has it, and what its `mcp list` says of a

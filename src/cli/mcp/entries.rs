@@ -8,7 +8,8 @@ use crate::base::text;
 use crate::cli::settings;
 use nix::fcntl::OFlag;
 use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
@@ -24,6 +25,8 @@ const MAX_WORD_BYTES: usize = 4096;
 /// What stands in an argument that a client replaces.
 const OPENINGS: [&str; 3] = ["${", "{env:", "{file:"];
 
+/// Members that name the place of a remote server.
+const URLS: [&str; 3] = ["url", "serverUrl", "httpUrl"];
 const REMOTE: &str = "a remote server: its code runs elsewhere, where nothing here confines it";
 
 /// One server as a client has it.
@@ -34,14 +37,16 @@ pub struct Entry {
     pub folder: Option<PathBuf>,
     /// A file of the user has it for one project.
     pub is_of_project: bool,
+    /// Its members that say nothing here.
+    pub unread: Vec<String>,
     /// The error says why the entry is not taken.
     pub command: Result<Command, String>,
 }
 
 impl Entry {
-    /// Whether two clients have the same server.
+    /// Whether two clients have the same server. A relative word means another file in another folder.
     pub fn is_same(&self, other: &Entry) -> bool {
-        self.name == other.name && self.command == other.command
+        self.name == other.name && self.folder == other.folder && self.command == other.command
     }
 }
 
@@ -68,34 +73,33 @@ pub enum Variable {
 }
 
 /// An entry in the words of all clients.
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
 struct Said {
     command: Program,
     args: Vec<String>,
-    #[serde(alias = "environment")]
     env: BTreeMap<String, Value>,
-    /// Codex passes these on.
-    #[serde(rename = "env_vars")]
-    env_vars: Vec<Value>,
-    env_file: Value,
-    #[serde(alias = "serverUrl", alias = "httpUrl")]
-    url: Value,
+    /// opencode names them so.
+    environment: BTreeMap<String, Value>,
+    env_vars: Vec<Passed>,
+    kind: String,
+    /// Zed says whether an extension brings the command.
+    source: String,
     cwd: Option<PathBuf>,
     disabled: bool,
     enabled: Option<bool>,
+    /// All other members.
+    rest: Map<String, Value>,
 }
 
 #[derive(Deserialize)]
-#[serde(untagged)]
-#[serde(expecting = "its `command` must be a text, or a list of texts")]
+#[serde(untagged, deny_unknown_fields)]
 enum Program {
     Word(String),
     Words(Vec<String>),
     /// An older form of Zed.
     Parts {
         path: String,
-        args: Vec<String>,
+        args: Option<Vec<String>>,
+        env: Option<BTreeMap<String, Value>>,
     },
 }
 
@@ -103,6 +107,17 @@ impl Default for Program {
     fn default() -> Program {
         Program::Words(Vec::new())
     }
+}
+
+/// A variable that Codex passes on.
+#[derive(Deserialize)]
+#[serde(untagged, deny_unknown_fields)]
+enum Passed {
+    Local(String),
+    From {
+        name: String,
+        source: Option<String>,
+    },
 }
 
 /// A package of a `server.json`.
@@ -130,8 +145,8 @@ struct Published {
 struct PublishedValue {
     r#type: String,
     name: String,
-    #[serde(alias = "default")]
     value: Option<String>,
+    default: Option<String>,
     is_required: bool,
     is_secret: Option<bool>,
     variables: Value,
@@ -144,12 +159,18 @@ pub fn variable(name: &str) -> Option<OsString> {
 /// The entries of one file. The error names the place.
 pub fn read(file: &Path) -> Result<Vec<Entry>, String> {
     let shown = text::path(file);
+    let ending = file.extension().unwrap_or_default();
+    if ending == "yaml" || ending == "yml" {
+        return Err(format!(
+            "{shown}: YAML is not read: write its servers as `mcpServers` into a JSON file"
+        ));
+    }
     let opened = files::open(file, OFlag::empty());
     let bytes = files::checked(opened, MAX_FILE_BYTES, |facts| {
         files::trustworthy(facts.mode(), facts.uid()).err()
     });
     let bytes = bytes.map_err(|why| format!("{shown}: {why}"))?;
-    let syntax = match file.extension().is_some_and(|end| end == "toml") {
+    let syntax = match ending == "toml" {
         true => Syntax::Toml,
         false => Syntax::Json,
     };
@@ -234,56 +255,144 @@ pub fn project_of(file: &Path) -> Option<PathBuf> {
 }
 
 fn entry(name: &str, said: &Value, file: &Path, folder: Option<PathBuf>) -> Entry {
-    let said = Said::deserialize(said).map_err(|error| error.to_string());
+    let said = Said::from_value(said);
     let own = said.as_ref().ok().and_then(|said| said.cwd.clone());
     let folder = own.or(folder);
+    let rest = said.iter().flat_map(|said| said.rest.keys());
     Entry {
         name: name.to_owned(),
         file: file.to_path_buf(),
         is_of_project: false,
+        unread: rest.filter(|name| !is_of_tools(name)).cloned().collect(),
         command: said.and_then(|said| said.command(folder.as_deref(), file)),
         folder,
     }
 }
 
+/// Takes a member out; one that is missing has its usual value. `wanted`: what it must be.
+fn take<T: DeserializeOwned + Default>(
+    members: &mut Map<String, Value>,
+    name: &str,
+    wanted: &str,
+) -> Result<T, String> {
+    let taken = members.remove(name).map(T::deserialize).transpose();
+    let taken = taken.map_err(|_| format!("its `{name}` must be {wanted}"))?;
+    Ok(taken.unwrap_or_default())
+}
+
+/// Whether a member is about single tools of its server. Clients name them so: `disabled_tools`,
+/// `includeTools`.
+fn is_of_tools(name: &str) -> bool {
+    name.to_ascii_lowercase().ends_with("tools")
+}
+
+/// Whether a member keeps tools from its client: a list that takes all, or excludes none, does not.
+fn restricts_tools(name: &str, value: &Value) -> bool {
+    let lower = name.to_ascii_lowercase();
+    let excludes = lower.starts_with("exclude") || lower.starts_with("disable");
+    let harmless = if excludes { json!([]) } else { json!(["*"]) };
+    is_of_tools(name) && *value != harmless
+}
+
 impl Said {
-    fn command(self, folder: Option<&Path>, file: &Path) -> Result<Command, String> {
+    fn from_value(said: &Value) -> Result<Said, String> {
+        let mut rest = said.as_object().cloned().ok_or("it must be an object")?;
+        rest.retain(|_, member| !member.is_null());
+        let it = &mut rest;
+        let [texts, variables] = ["a list of texts", "an object of variables"];
+        Ok(Said {
+            command: take(it, "command", "a text, or a list of texts")?,
+            args: take(it, "args", texts)?,
+            env: take(it, "env", variables)?,
+            environment: take(it, "environment", variables)?,
+            env_vars: take(it, "env_vars", "a list of names")?,
+            kind: take(it, "type", "a text")?,
+            source: take(it, "source", "a text")?,
+            cwd: take(it, "cwd", "a folder")?,
+            disabled: take(it, "disabled", "true or false")?,
+            enabled: take(it, "enabled", "true or false")?,
+            rest,
+        })
+    }
+
+    /// Why nothing is taken of it: what it says beside its command.
+    fn refusal(&self) -> Option<String> {
+        let mut names = self.rest.iter();
         if self.disabled || self.enabled == Some(false) {
-            return Err("its client has it disabled".to_owned());
+            return Some("its client has it disabled".to_owned());
         }
-        if !self.url.is_null() {
-            return Err(REMOTE.to_owned());
+        if URLS.iter().any(|name| self.rest.contains_key(*name)) {
+            return Some(REMOTE.to_owned());
         }
-        if !self.env_file.is_null() {
-            return Err("its variables lie in an `envFile`: write them in `env`".to_owned());
+        if !["", "stdio", "local"].contains(&&*self.kind) {
+            let kind = text::printable(&self.kind);
+            return Some(format!("its type is `{kind}`: only `stdio` is read"));
         }
-        let mut words = match self.command {
-            Program::Word(word) => vec![word],
-            Program::Words(words) => words,
-            Program::Parts { path, args } => [vec![path], args].concat(),
+        if !["", "custom"].contains(&&*self.source) {
+            let why = "its command is that of an extension, and not in this file";
+            return Some(why.to_owned());
+        }
+        if self.rest.contains_key("envFile") {
+            return Some("its variables lie in an `envFile`: write them in `env`".to_owned());
+        }
+        let (name, _) = names.find(|(name, value)| restricts_tools(name, value))?;
+        Some(format!(
+            "its `{}` restricts its tools, and an import offers all of them: take that out of the \
+             entry, and then `toolhost disable` takes single tools away here",
+            text::printable(name)
+        ))
+    }
+
+    fn command(self, folder: Option<&Path>, file: &Path) -> Result<Command, String> {
+        if let Some(why) = self.refusal() {
+            return Err(why);
+        }
+        let (mut words, inner) = match self.command {
+            Program::Word(word) => (vec![word], None),
+            Program::Words(words) => (words, None),
+            Program::Parts { path, args, env } => {
+                ([vec![path], args.unwrap_or_default()].concat(), env)
+            }
         };
         words.extend(self.args);
+        let inner = inner.into_iter().flatten();
+        let values = inner.chain(self.environment).chain(self.env);
+        let variables = variables(values, self.env_vars, file)?;
         let words = words.into_iter().map(|word| in_place(word, folder));
-        let mut variables = BTreeMap::new();
-        let references = Client::of(file).map_or(REFERENCES, |client| client.references);
-        for (name, value) in self.env {
-            let value = value_of(value, references);
-            let value = value.map_err(|why| format!("its variable {name} {why}"))?;
-            variables.insert(name, value);
-        }
-        for passed in self.env_vars {
-            let name = passed.as_str().or(passed["name"].as_str());
-            let name = name.ok_or("its `env_vars` are not names")?.to_owned();
-            variables.insert(name.clone(), Variable::Host(name));
-        }
-        let words = words.collect::<Result<_, _>>()?;
         Command {
-            words,
+            words: words.collect::<Result<_, _>>()?,
             variables,
             has_folder: self.cwd.is_some(),
         }
         .bounded()
     }
+}
+
+fn variables(
+    values: impl Iterator<Item = (String, Value)>,
+    passed: Vec<Passed>,
+    file: &Path,
+) -> Result<BTreeMap<String, Variable>, String> {
+    let mut variables = BTreeMap::new();
+    let references = Client::of(file).map_or(REFERENCES, |client| client.references);
+    for (name, value) in values {
+        let value = value_of(value, references);
+        let value = value.map_err(|why| format!("its variable {name} {why}"))?;
+        variables.insert(name, value);
+    }
+    for passed in passed {
+        let (name, source) = match passed {
+            Passed::Local(name) => (name, None),
+            Passed::From { name, source } => (name, source),
+        };
+        if source.is_some_and(|source| source != "local") {
+            return Err(format!(
+                "its variable {name} is one of another machine (`source`): write its value in `env`"
+            ));
+        }
+        variables.insert(name.clone(), Variable::Host(name));
+    }
+    Ok(variables)
 }
 
 fn is_plain(word: &str) -> bool {
@@ -293,9 +402,12 @@ fn is_plain(word: &str) -> bool {
 impl Command {
     fn bounded(self) -> Result<Command, String> {
         let is_named = self.words.first().is_some_and(|word| !word.is_empty());
-        if !is_named || self.words.len().max(self.variables.len()) > MAX_WORDS {
+        if !is_named {
+            return Err("it has no command".to_owned());
+        }
+        if self.words.len().max(self.variables.len()) > MAX_WORDS {
             return Err(format!(
-                "it has no command, or more than {MAX_WORDS} arguments or variables"
+                "it has more than {MAX_WORDS} arguments or variables"
             ));
         }
         match self.words.iter().all(|word| is_plain(word)) {
@@ -373,6 +485,7 @@ fn published(document: &Value, file: &Path) -> Option<Entry> {
         file: file.to_path_buf(),
         folder: None,
         is_of_project: false,
+        unread: Vec::new(),
         command: command.unwrap_or_else(|| Err(REMOTE.to_owned())),
     })
 }
@@ -405,7 +518,8 @@ fn published_command(said: &Value) -> Result<Command, String> {
         version => version,
     };
     let mut words = vec![start.to_owned(), format!("{}@{version}", said.identifier)];
-    for argument in said.package_arguments {
+    for mut argument in said.package_arguments {
+        argument.value = argument.value.or(argument.default);
         if argument.value.is_none() && argument.is_required {
             return Err(
                 "it needs an argument of yours: write it as an entry of `mcpServers`".to_owned(),
@@ -425,12 +539,13 @@ fn published_command(said: &Value) -> Result<Command, String> {
     for PublishedValue {
         name,
         value,
+        default,
         is_required,
         is_secret,
         ..
     } in said.environment_variables
     {
-        let value = match value {
+        let value = match value.or(default) {
             Some(value) if is_secret == Some(false) => Variable::Setting(value),
             Some(value) => Variable::Text(value),
             None if !is_required => continue,

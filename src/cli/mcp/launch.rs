@@ -2,6 +2,7 @@
 
 use super::entries::{Command, Entry, variable};
 use super::target::at;
+use crate::base::files;
 use crate::base::json::{self, Dialect};
 use crate::base::mask::MIN_SECRET_BYTES;
 use crate::base::text::printable;
@@ -9,11 +10,14 @@ use crate::cli::settings;
 use crate::manifest::Language;
 use crate::packages::{self, PackageRequirements};
 use crate::policy::packages::Ecosystem;
-use std::io;
+use nix::fcntl::OFlag;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 /// Longest file that is looked at to find out what a program is.
 const MAX_FILE_BYTES: u64 = 16 << 20;
+/// As much of a program as can say what runs it.
+const HEAD_BYTES: u64 = 256;
 /// How words end that name a secret: those of an option, or before a `=`.
 const SECRET_WORDS: &str = "auth authorization bearer cookie credential header key pass passwd \
                             password pat pwd secret token";
@@ -220,13 +224,19 @@ fn other(program: &str, name: &str, words: &[String], entry: &Entry) -> Result<L
             Err("a container: toolhost confines processes of its own".to_owned())
         }
         "node" | "bun" => script(words, entry),
-        _ if is_python(name) => match words {
-            [option, module, rest @ ..] if option == "-m" => {
-                module_of(program, module, rest, entry)
+        _ if is_python(name) => {
+            // It says how output is buffered, and nothing of what runs.
+            let words = match words {
+                [option, rest @ ..] if option == "-u" => rest,
+                _ => words,
+            };
+            match words {
+                [option, module, rest @ ..] if option == "-m" => {
+                    module_of(program, module, rest, entry)
+                }
+                _ => script(words, entry),
             }
-            [option, rest @ ..] if option == "-u" => script(rest, entry),
-            _ => script(words, entry),
-        },
+        }
         _ => plain(program, words, entry),
     }
 }
@@ -342,7 +352,11 @@ fn module_of(
     entry: &Entry,
 ) -> Result<Launch, String> {
     let path = module.replace('.', "/");
-    let python = entry.folder.clone().unwrap_or_default().join(python);
+    // Its links stay: the folder of an environment is that of its own link to the interpreter.
+    let python = match python.contains('/') {
+        true => entry.folder.clone().unwrap_or_default().join(python),
+        false => on_path(python)?,
+    };
     let found = distribution(
         &python,
         "RECORD",
@@ -393,18 +407,33 @@ fn folders(path: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     entries.map(|entry| entry.path())
 }
 
+/// The program that a name means.
+fn on_path(name: &str) -> Result<PathBuf, String> {
+    let search = variable("PATH").unwrap_or_default();
+    let mut places = std::env::split_paths(&search).map(|folder| folder.join(name));
+    let found = places.find(|path| path.is_file());
+    found.ok_or_else(|| format!("PATH has no program {}", printable(name)))
+}
+
+/// How a program begins: no more is needed of one that may be large.
+fn head(file: &Path) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    let opened = files::open(file, OFlag::empty())?;
+    opened.take(HEAD_BYTES).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
 /// A program that is started by its name or path: what its first line says runs it.
 fn plain(command: &str, words: &[String], entry: &Entry) -> Result<Launch, String> {
-    let search = variable("PATH").unwrap_or_default();
-    let mut places = std::env::split_paths(&search).map(|folder| folder.join(command));
-    let file = match command.contains('/') {
-        true => file_of(command, entry)?,
-        false => places
-            .find_map(|path| path.canonicalize().ok())
-            .ok_or_else(|| format!("PATH has no program {}", printable(command)))?,
+    let named = match command.contains('/') {
+        true => command.to_owned(),
+        false => on_path(command)?.to_string_lossy().into_owned(),
     };
-    let bytes = settings::regular_file(&file, MAX_FILE_BYTES)?;
-    let head = String::from_utf8_lossy(&bytes[..bytes.len().min(256)]);
+    let file = file_of(&named, entry)?;
+    if std::env::current_exe().is_ok_and(|own| own == file) {
+        return Err("it is this host".to_owned());
+    }
+    let head = head(&file).map_err(|why| at(&file, &why))?;
     let line = head.strip_prefix("#!").and_then(|rest| rest.lines().next());
     let mut runs = line.unwrap_or_default().split_whitespace();
     let interpreter = runs.find(|word| !word.ends_with("/env") && !word.starts_with('-'));

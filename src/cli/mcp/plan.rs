@@ -130,6 +130,9 @@ impl Plan {
             let why = "its `cwd`: the server starts in its own folder";
             plan.left_out.push(why.to_owned());
         }
+        let unread = entry.unread.iter().map(|name| text::printable(name));
+        let unread = unread.map(|name| format!("its `{name}`: not read here"));
+        plan.left_out.extend(unread);
         plan.add_packages();
         Ok(plan)
     }

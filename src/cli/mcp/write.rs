@@ -1,18 +1,20 @@
 //! Writes what a plan says: the folder of a server, its policy and its secrets.
 
-use super::entries::variable;
+use super::clients::Syntax;
+use super::entries::{parse, variable};
 use super::launch::{Package, Program};
 use super::plan::{Plan, entries};
 use super::target::{DATA, IGNORED, SERVERS, Target, at, entries as below};
 use crate::base::files::{self, Folder};
 use crate::base::text;
-use crate::cli::refusal::Refusal;
 use crate::cli::{host, settings, words};
+use crate::fault::Fault;
 use crate::manifest::{self, Handler, ToolPaths};
-use crate::policy;
 use crate::policy::packages::Ecosystem;
+use crate::policy::{self, Decision};
 use nix::fcntl::OFlag;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
@@ -66,8 +68,32 @@ impl Plan {
         }
         let policies = policies.without_approvals();
         let decision = policy::decide(&manifest, &site, &policies, &known.machine);
-        let refused = decision.refused();
-        refused.map_or(Ok(()), |fault| Err(Refusal::from_fault(fault).to_string()))
+        match decision.refused() {
+            Some(fault) => Err(self.refusal(&decision, fault)),
+            None => Ok(()),
+        }
+    }
+
+    /// Why it would not start. The advice that faults have is about a tool that is there, which this
+    /// one is not.
+    fn refusal(&self, decision: &Decision, fault: &Fault) -> String {
+        let denied = decision.denied().filter(|verdict| verdict.refuses());
+        let lines = denied.map(|verdict| {
+            let [what, asked] = [verdict.what.name(), &verdict.asked];
+            let place = asked.strip_suffix("/**").unwrap_or(asked);
+            let mut arguments = self.launch.arguments.iter();
+            let asked = match arguments.find(|word| word.ends_with(place)) {
+                Some(word) => format!("its argument {word} ({what})"),
+                None => format!("{what} {asked}"),
+            };
+            let why = verdict.reason.as_deref().unwrap_or("not allowed");
+            text::printable(&format!("{asked}: {why}"))
+        });
+        let lines: Vec<String> = lines.collect();
+        match lines.is_empty() {
+            true => fault.message.clone(),
+            false => lines.join("\n"),
+        }
     }
 
     /// Makes it below `stage`, where no host loads it. Its policy is about that place.
@@ -111,23 +137,45 @@ impl Plan {
         fs::remove_dir_all(&stage.tools).map_err(|why| at(&stage.tools, &why))
     }
 
-    /// Whether an import would write what lies there with this manifest.
+    /// Whether its client says of it what was imported with this manifest. What the server was granted
+    /// since does not count.
     pub fn is_written(&self, target: &Target, written: &Value) -> bool {
-        let folder = target.folder(&self.name);
         let own = self.manifest(written["version"].as_str().unwrap_or_default());
-        let secrets = self.secrets.iter();
-        let secrets =
-            secrets.filter_map(|(name, value)| Some((target.policies.join(name), value.clone()?)));
-        let files = self.launch.package().map(Package::files);
-        let files = files.into_iter().flatten();
-        let mut files = files
-            .map(|(name, text)| (folder.join(name), text))
-            .chain(secrets);
-        own == *written
-            && files.all(|(path, text)| {
-                let bytes = settings::regular_file(&path, MAX_BYTES);
-                bytes.is_ok_and(|bytes| bytes == text.as_bytes())
+        let [own, written] = [&own, written].map(|manifest| {
+            let mut members = manifest.as_object().cloned().unwrap_or_default();
+            members.remove("securityContext");
+            members
+        });
+        own == written && self.has_same_secrets(target) && self.has_same_program(target)
+    }
+
+    fn has_same_secrets(&self, target: &Target) -> bool {
+        let policy = settings::regular_file(&target.policy(&self.name), MAX_BYTES);
+        let policy = policy.and_then(|bytes| parse(Syntax::Toml, &bytes));
+        let mut values = self.secrets.iter();
+        policy.is_ok_and(|policy| sources(&policy) == sources(&self.policy))
+            && values.all(|(name, value)| {
+                let path = target.policies.join(name);
+                let mut value = value.iter();
+                value.all(|value| holds(&path, value.as_bytes()))
             })
+    }
+
+    fn has_same_program(&self, target: &Target) -> bool {
+        let folder = target.folder(&self.name);
+        match &self.launch.program {
+            Program::Package(package) => {
+                let mut files = package.files().into_iter();
+                files.all(|(name, text)| holds(&folder.join(name), text.as_bytes()))
+            }
+            Program::Script { file, .. } => parts(file).is_ok_and(|parts| {
+                let mut files = parts.iter();
+                files.all(|part| {
+                    let path = folder.join(COPY).join(&part.place);
+                    part.bytes.as_ref().is_none_or(|bytes| holds(&path, bytes))
+                })
+            }),
+        }
     }
 
     /// Its script, below the tools.
@@ -173,6 +221,18 @@ impl Plan {
 pub fn values(list: &Value, member: &str) -> Vec<String> {
     let texts = entries(list).filter_map(|entry| entry[member].as_str());
     texts.map(str::to_owned).collect()
+}
+
+/// Where each secret of a policy comes from, by its name.
+fn sources(policy: &Value) -> BTreeSet<[Option<&str>; 2]> {
+    let grants = entries(&policy["secrets"]["grant"]);
+    let sources = grants.map(|grant| [grant["name"].as_str(), grant["from"].as_str()]);
+    sources.collect()
+}
+
+/// Whether a regular file has just this content.
+fn holds(path: &Path, bytes: &[u8]) -> bool {
+    settings::regular_file(path, MAX_BYTES).is_ok_and(|own| own == bytes)
 }
 
 /// Makes a folder and those above it. Nobody else may write what this host obeys, whatever the umask.
@@ -255,9 +315,18 @@ fn below_project(script: &Path) -> PathBuf {
     below.unwrap_or(script).to_owned()
 }
 
-/// Copies a script, with its project if it has one. The files are somebody else's: none is opened
-/// through a link, or waited for.
-fn copy(script: &Path, to: &Path) -> Result<(), String> {
+/// A file of a script's project, or a folder there.
+struct Part {
+    /// Below the project.
+    place: PathBuf,
+    /// `None`: a folder.
+    bytes: Option<Vec<u8>>,
+    mode: u32,
+}
+
+/// What is copied of a script, each folder before what it holds. The files are somebody else's: none
+/// is opened through a link, or waited for.
+fn parts(script: &Path) -> Result<Vec<Part>, String> {
     let from = project(script).or(script.parent()).unwrap_or(script);
     let is_alone = project(script).is_none();
     let walk = walkdir::WalkDir::new(from)
@@ -268,27 +337,43 @@ fn copy(script: &Path, to: &Path) -> Result<(), String> {
             is_part && (entry.depth() == 0 || !name.starts_with('.') && !LEFT.contains(&&*name))
         });
     let mut left = MAX_BYTES;
-    for (count, entry) in walk.enumerate() {
+    let mut parts = Vec::new();
+    for entry in walk {
         let entry = entry.map_err(|why| why.to_string())?;
         let path = entry.path();
-        let target = to.join(path.strip_prefix(from).unwrap_or(path));
-        if count > MAX_FILES {
+        if parts.len() > MAX_FILES {
             let from = text::path(from);
             return Err(format!(
                 "{from}: this project has more than {MAX_FILES} files"
             ));
         }
-        if entry.file_type().is_dir() {
-            fs::create_dir(&target).map_err(|why| at(&target, &why))?;
-            continue;
+        let mut part = Part {
+            place: path.strip_prefix(from).unwrap_or(path).to_owned(),
+            bytes: None,
+            mode: 0o755,
+        };
+        if !entry.file_type().is_dir() {
+            let opened = files::without_links(path, OFlag::O_NONBLOCK | OFlag::O_NOCTTY);
+            let opened = opened.map(File::from).map_err(io::Error::from);
+            let bytes = files::checked(opened, left, |_| None);
+            let bytes = bytes.map_err(|why| format!("{}: {why}", text::path(path)))?;
+            left -= bytes.len() as u64;
+            part.bytes = Some(bytes);
+            part.mode = 0o644 | entry.metadata().map_or(0, |facts| facts.mode() & 0o111);
         }
-        let opened = files::without_links(path, OFlag::O_NONBLOCK | OFlag::O_NOCTTY);
-        let opened = opened.map(File::from).map_err(io::Error::from);
-        let bytes = files::checked(opened, left, |_| None);
-        let bytes = bytes.map_err(|why| format!("{}: {why}", text::path(path)))?;
-        left -= bytes.len() as u64;
-        let runs = entry.metadata().map_or(0, |facts| facts.mode() & 0o111);
-        put_new(&target, &bytes, 0o644 | runs)?;
+        parts.push(part);
+    }
+    Ok(parts)
+}
+
+/// Copies a script, with its project if it has one.
+fn copy(script: &Path, to: &Path) -> Result<(), String> {
+    for part in parts(script)? {
+        let target = to.join(&part.place);
+        match &part.bytes {
+            Some(bytes) => put_new(&target, bytes, part.mode)?,
+            None => make(&target, part.mode)?,
+        }
     }
     Ok(())
 }

@@ -275,6 +275,32 @@ fn a_cancelled_call_ends_or_its_server_does() {
     assert_eq!(counted(&web, &[]).0, 1);
 }
 
+/// A call that comes while a cancelled one is not answered waits for the next server, whoever
+/// cancelled it.
+#[test]
+fn a_call_after_a_cancelled_one_does_not_end_with_its_server() {
+    let shared = "[mcp]\nshared = true\nwhy = \"a test\"\n";
+    let fakes = unapproved(Who::ours(), &format!("{GRANTS}{shared}"), json!({}));
+    let callers = [caller("alice", ""), caller("bob", "")];
+    write_callers(&fakes.playground, &callers.concat());
+    fakes.settle_list();
+    let (file, [alice, bob]) = tokens(&fakes.playground, ["alice", "bob"]);
+    let web = Web::start(&fakes.playground, &["--token-file", &file]);
+    let (_, process) = counted(&web, &[&alice]);
+    let body = json!({"arguments": {}, "config": {"timeoutMs": 5_000}});
+    let late = web.call("fake:hang", &body, &[&alice]).json();
+    fails(&late, "TimeoutError", "");
+    let both = std::thread::scope(|scope| {
+        let own = scope.spawn(|| counted(&web, &[&alice]));
+        [counted(&web, &[&bob]), own.join().unwrap()]
+    });
+    assert_eq!(both.map(|it| it.0).iter().sum::<u64>(), 3, "{both:?}");
+    assert!(
+        both[0].1 == both[1].1 && both[0].1 != process,
+        "{process}: {both:?}"
+    );
+}
+
 #[test]
 fn a_server_that_keeps_dying_is_held_back() {
     let fakes = unapproved(Who::ours(), GRANTS, json!({}));

@@ -189,6 +189,8 @@ fn a_server_that_fails_ends_and_starts_again() {
     let web = Web::start(&fakes.playground, &[]);
     let cases = [
         ("die", "ServiceError", "exit status was 3"),
+        ("die", "ServiceError", "its last words"),
+        ("close", "ServiceError", "closed its stdin or stdout"),
         ("junk", "ServiceError", "It begins: Server is listening"),
         ("flood", "ResourceLimitError", "outputBytes"),
         ("line", "ResourceLimitError", "outputBytes"),
@@ -206,6 +208,26 @@ fn a_server_that_fails_ends_and_starts_again() {
         (2, process),
         "late answers are nobody's"
     );
+}
+
+/// The line that breaks a server is shown where the server has a secret, too, and the secret is not.
+#[test]
+fn what_a_server_with_a_secret_printed_is_shown_without_it() {
+    let secret =
+        "[secrets]\ngrant = [{ name = \"KEY\", from = \"file:api.key\", why = \"a test\" }]\n";
+    let asks = json!({"securityContext": {"requiredCapabilities": ["secret:KEY"]}});
+    let fakes = unapproved(Who::ours(), &format!("{GRANTS}{secret}"), asks);
+    let value = "a-secret-value-0123456789";
+    let put = || crate::http::private(&fakes.playground, "sandbox-policies/api.key", value);
+    put();
+    fakes.verb(&["mcp", "refresh", "fake:server", "--yes"], 0);
+    fakes.playground.settle();
+    put();
+    fakes.verb(&["approve", "fake:server", "--why", "a test", "--yes"], 0);
+    let ended = fakes.call("junk", json!({"long": true}));
+    let words = "It begins: Server is listening with *** x x";
+    fails(&ended.out, "ServiceError", words);
+    assert!(!ended.text().contains("a-secret"), "{}", ended.text());
 }
 
 /// Nobody else pays for what a server writes, and one that loses its caller ends.

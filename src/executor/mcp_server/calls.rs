@@ -7,7 +7,7 @@ use super::server::{Server, Started};
 use super::servers::{LiveTools, RunningServer, ServerId};
 use crate::base::json::Text;
 use crate::base::mask::Mask;
-use crate::base::{lock, millis};
+use crate::base::{lock, millis, text};
 use crate::egress::Traffic;
 use crate::executor::process::pool::{Launchers, fault};
 use crate::executor::process::ready;
@@ -20,7 +20,7 @@ use crate::fault::{Fault, Kind};
 use crate::manifest::{McpTool, mcp};
 use crate::packages::store::EnvironmentLease;
 use crate::policy::{Confinement, Shape};
-use crate::quantity::{LARGE_TEXT_BYTES, Limit, MIB};
+use crate::quantity::{KIB, LARGE_TEXT_BYTES, Limit, MIB};
 use crate::sandbox::CallInput;
 use crate::sandbox::protocol::Source;
 use serde_json::{Value, json};
@@ -48,6 +48,8 @@ const MAX_STARTING: Duration = Duration::from_secs(300);
 /// Most pages of a list of tools, and most bytes of all.
 const MAX_PAGES: usize = 100;
 const MAX_LIST_BYTES: usize = 4 * MIB as usize;
+/// How much of the details of a start that failed is shown, bytes.
+const SHOWN_BYTES: usize = 2 * KIB as usize;
 /// The member of a tool's input with what its client can be asked, and the client's answers.
 const CLIENT: &str = "$client";
 /// The key of a server's one question.
@@ -282,9 +284,8 @@ impl McpCalls {
         let unheard = ToolSender::unheard();
         let serving = self.serve(confinement, &needs, environment, &unheard);
         let server = serving.await?;
-        self.launchers
-            .servers
-            .started(id, &server, mask_of(confinement));
+        let mask = mask_of(confinement);
+        self.launchers.servers.started(id, &server, mask.clone());
         let (events, mut told) = channel(CallDeadline::usual("", None));
         let asked = server.clone();
         let listing = async move {
@@ -310,7 +311,8 @@ impl McpCalls {
         let ending = match listed {
             Ok(Ok(greeted)) => Ending::answer(&Value::Array(greeted.listed)),
             Ok(Err(fault)) => {
-                let details = fault.details.unwrap_or_default();
+                let details = mask.text(&fault.details.unwrap_or_default());
+                let details = text::cut(&details, SHOWN_BYTES);
                 let message = format!("{} {details}", fault.message);
                 Ending::Raised { message }
             }
@@ -671,6 +673,11 @@ fn ending_of(end: ServerEnd, shape: &Shape, limit_ms: u64) -> Result<Ending, Fau
             limit,
             allowed: shape.limits.get(limit),
         }),
+        ServerEnd::Closed => {
+            let message =
+                "The MCP server of this tool closed its stdin or stdout, and did not end.";
+            Err(fault(message))
+        }
         ServerEnd::Printed(head) => {
             let message = "The MCP server of this tool wrote something other than a message of MCP \
                            to its stdout.";

@@ -33,6 +33,8 @@ pub enum ServerEnd {
     /// By itself, or by a limit of its launcher.
     Exited(crate::sandbox::protocol::Exited),
     Over(Limit),
+    /// It closed its stdin or stdout, and did not end.
+    Closed,
     /// It wrote something else than a message, which begins so.
     Printed(String),
     /// It did not answer a call that was cancelled.

@@ -483,7 +483,8 @@ impl ServerTask {
                 self.exited(&exited, staged);
                 ServerEnd::Exited(exited)
             }
-            _ => ServerEnd::Exited(Exited::default()),
+            Ok(Err(_)) => ServerEnd::Ended,
+            Err(_) => ServerEnd::Closed,
         }
     }
 }

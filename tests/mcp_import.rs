@@ -374,7 +374,7 @@ fn a_server_is_imported_called_listed_and_removed() {
     );
     // One of its two tools has a name that no tool may have.
     assert!(
-        said.contains("lacks: /tools/0: this tool is not offered"),
+        said.contains("lacks: /tools/0: the tool '../key' is not offered"),
         "{said}"
     );
     let again = mcp(&playground, &["refresh", "own:server"]);

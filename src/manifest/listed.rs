@@ -38,6 +38,8 @@ pub struct ListedTool {
     pub(super) description: String,
     pub(super) parameters: Schema,
     pub(super) output: Option<Schema>,
+    /// Why its answers are not checked, although it has a schema of them.
+    pub(super) unchecked: Option<String>,
     /// Claims of the author, as `readOnlyHint`.
     pub(super) annotations: Value,
 }
@@ -60,12 +62,16 @@ impl ListedTool {
         }
         let empty = json!({ "type": "object" });
         let parameters = schema(entry.get("inputSchema").unwrap_or(&empty))?;
+        // A tool can be called without a schema of its answers, but not without one of its arguments.
+        let output = entry.get("outputSchema").map(schema).transpose();
+        let (output, unchecked) = output.map_or_else(|why| (None, Some(why)), |it| (it, None));
         Ok(ListedTool {
             digest,
             title: title.map(str::to_owned),
             description: description.to_owned(),
             parameters,
-            output: entry.get("outputSchema").map(schema).transpose()?,
+            output,
+            unchecked,
             annotations: entry["annotations"].clone(),
         })
     }

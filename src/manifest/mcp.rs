@@ -7,13 +7,15 @@ use super::schema::Schema;
 use super::types::{Handler, Manifest, McpServer, McpTool, ScriptReference, id_fault};
 use crate::base::json::{self, Dialect};
 use crate::base::problem::{Code, Problem};
-use crate::base::sha256_hex;
-use serde_json::json;
+use crate::base::{sha256_hex, text};
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Most bytes that the patterns of a server's whole list take compiled.
 const MAX_PATTERN_BYTES: usize = 4 << 20;
+/// How much of a tool's name is shown where it is not offered.
+const MAX_NAME_CHARS: usize = 80;
 
 impl McpServer {
     pub(super) fn read(reader: &mut Reader<'_>, script: ScriptReference) -> McpServer {
@@ -30,7 +32,10 @@ impl McpServer {
             "presentation/modelName",
         ];
         reader.refuse_fields(&of_scripts, "a server does not have this: leave it out");
+        let id = reader.get::<Value>("/toolId").unwrap_or_default();
+        let own_name = id.as_str().and_then(|id| id.split_once(':'));
         McpServer {
+            own_name: own_name.map_or("", |(_, name)| name).to_owned(),
             script,
             args: reader.get("/handler/args").unwrap_or_default(),
             listed: None,
@@ -64,6 +69,8 @@ impl McpServer {
             let name = entry["name"].as_str().unwrap_or_default();
             let read = if times.get(&name.to_ascii_lowercase()) > Some(&1) {
                 Err("two tools of this list have this name".to_owned())
+            } else if name.eq_ignore_ascii_case(&self.own_name) {
+                Err("the server itself has this name".to_owned())
             } else if let Some(fault) = id_fault(&format!("{namespace}:{name}")) {
                 Err(fault)
             } else if pattern_bytes > MAX_PATTERN_BYTES {
@@ -74,16 +81,27 @@ impl McpServer {
             } else {
                 ListedTool::read(entry)
             };
+            let pointer = format!("/tools/{index}");
+            let shown = text::printable(&text::head(name, MAX_NAME_CHARS));
             match read {
                 Ok(tool) => {
+                    if let Some(why) = &tool.unchecked {
+                        let message = format!(
+                            "what the tool '{shown}' answers is not checked against its \
+                             outputSchema: {why}"
+                        );
+                        reader.note(&pointer, &message);
+                    }
                     let schemas = [Some(&tool.parameters), tool.output.as_ref()];
                     let schemas = schemas.into_iter().flatten();
                     pattern_bytes += schemas.map(Schema::pattern_bytes).sum::<usize>();
                     listed.insert(name.to_owned(), tool);
                 }
                 Err(why) => {
-                    let message = format!("this tool is not offered: {why}");
-                    reader.warn(&format!("/tools/{index}"), message);
+                    reader.warn(
+                        &pointer,
+                        format!("the tool '{shown}' is not offered: {why}"),
+                    );
                 }
             }
         }

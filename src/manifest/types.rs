@@ -80,6 +80,8 @@ pub struct ScriptReference {
 /// A server, as its manifest describes it.
 #[derive(Clone, Debug)]
 pub struct McpServer {
+    /// The name in its own id, which none of its tools can have.
+    pub own_name: String,
     pub script: ScriptReference,
     /// Literal texts that follow the script on its command line.
     pub args: Vec<String>,

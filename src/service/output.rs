@@ -2,7 +2,8 @@
 //! without a catch-all; answers that are more than data (`$content`, `$ask`); and the texts that an
 //! agent reads, without a path of this host.
 
-use crate::base::text::{is_printable, printable};
+use crate::base::mask::Mask;
+use crate::base::text::{self, is_printable, printable};
 use crate::executor::output::STDERR_FAILURE;
 use crate::executor::{Artifact, ContentPlaces, Ending, ToolAnswer};
 use crate::fault::{Fault, Kind, Origin};
@@ -242,6 +243,17 @@ fn cause(signal: i32) -> &'static str {
         }
         _ => "",
     }
+}
+
+/// The fault of a service that a process was for this call. Its last words are of the process, and
+/// are cut only once their secrets are hidden: beside a cut, more is hidden.
+pub(super) fn of_service(fault: Fault, logs: &[String], mask: &Mask) -> Fault {
+    if fault.kind != Kind::ServiceError {
+        return fault;
+    }
+    let details = fault.details.as_deref().map(|it| mask.text(it));
+    let details = details.map(|it| text::cut(&it, TAIL));
+    with_logs(Fault { details, ..fault }, logs, &[], "")
 }
 
 /// Adds the tail of stderr, which explains most failures, and that of `printed`; `silent` where

@@ -35,7 +35,7 @@ use super::streamed::StreamedAnswer;
 use super::target::{Decided, Files, Runner, Targets};
 use super::tool_stubs::{stubs, wants_shim};
 use super::traces::context::TraceContext;
-use super::{packages, ready, sessions};
+use super::{output, packages, ready, sessions};
 use crate::base::mask::Hidden;
 use crate::base::{lock, sha256_hex};
 use crate::egress::Traffic;
@@ -778,6 +778,7 @@ impl Pipeline {
         let (from_tool, mut received) = executor::channel(context.deadline.clone());
         let mut nested = self.nested_calls(admitted, &decided, &call);
         let confinement = call.confinement.as_ref();
+        let is_confined = confinement.is_some();
         let ready = confinement.and_then(|it| it.per_call.ready.clone());
         let ended = {
             let mut running = executor.run(&context, call, &from_tool);
@@ -836,7 +837,11 @@ impl Pipeline {
         record.enters(Stage::Answer);
         record.ended(&ended);
         record.not_ready(ready.and_then(|digest| self.ready.refusal(&digest)));
-        let mut outcome = ended?;
+        let of_process = |fault| match is_confined {
+            true => output::of_service(fault, &answer.logs, &decided.redaction.mask),
+            false => fault,
+        };
+        let mut outcome = ended.map_err(of_process)?;
         outcome.artifacts.extend(left.1);
         decided.redaction.apply(&mut outcome);
         let has_parts = answer.has_parts();

@@ -3,7 +3,7 @@ import json, os, socket, subprocess, sys, threading, time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 MODE = sys.argv[1] if len(sys.argv) > 1 else ""
-NAMES = ["count", "wait", "go", "hang", "die", "flood", "line", "junk", "wrong", "ask", "change", "probe", "say", "eat", "blocks", "spam", "meet", "later"]
+NAMES = ["count", "wait", "go", "hang", "die", "flood", "line", "junk", "wrong", "ask", "change", "probe", "say", "eat", "blocks", "spam", "meet", "later", "close"]
 LOCK = threading.Lock()
 GO = threading.Event()
 count = 0
@@ -67,7 +67,11 @@ def call(id, name, given):
         polite = given.get("polite", False)
         return None
     if name == "die":
+        print("its last words", file=sys.stderr, flush=True)
         os._exit(3)
+    if name == "close":
+        os.close(1)
+        return None
     if name == "flood":
         while True:
             send({"method": "notifications/none", "params": {"x": "y" * 50_000}})
@@ -77,7 +81,8 @@ def call(id, name, given):
                 sys.stdout.write("z" * 100_000)
     if name == "junk":
         with LOCK:
-            print("Server is listening", flush=True)
+            more = f" with {os.environ['KEY']}" + " x" * 10_000 if given.get("long") else ""
+            print("Server is listening" + more, flush=True)
         return None
     if name == "wrong":
         send({"id": None, "error": {"code": -32700, "message": None}})

@@ -189,6 +189,8 @@ fn a_server_that_fails_ends_and_starts_again() {
     let web = Web::start(&fakes.playground, &[]);
     let cases = [
         ("die", "ServiceError", "exit status was 3"),
+        ("die", "ServiceError", "its last words"),
+        ("close", "ServiceError", "closed its stdin or stdout"),
         ("junk", "ServiceError", "It begins: Server is listening"),
         ("flood", "ResourceLimitError", "outputBytes"),
         ("line", "ResourceLimitError", "outputBytes"),
@@ -206,6 +208,26 @@ fn a_server_that_fails_ends_and_starts_again() {
         (2, process),
         "late answers are nobody's"
     );
+}
+
+/// The line that breaks a server is shown where the server has a secret, too, and the secret is not.
+#[test]
+fn what_a_server_with_a_secret_printed_is_shown_without_it() {
+    let secret =
+        "[secrets]\ngrant = [{ name = \"KEY\", from = \"file:api.key\", why = \"a test\" }]\n";
+    let asks = json!({"securityContext": {"requiredCapabilities": ["secret:KEY"]}});
+    let fakes = unapproved(Who::ours(), &format!("{GRANTS}{secret}"), asks);
+    let value = "a-secret-value-0123456789";
+    let put = || crate::http::private(&fakes.playground, "sandbox-policies/api.key", value);
+    put();
+    fakes.verb(&["mcp", "refresh", "fake:server", "--yes"], 0);
+    fakes.playground.settle();
+    put();
+    fakes.verb(&["approve", "fake:server", "--why", "a test", "--yes"], 0);
+    let ended = fakes.call("junk", json!({"long": true}));
+    let words = "It begins: Server is listening with *** x x";
+    fails(&ended.out, "ServiceError", words);
+    assert!(!ended.text().contains("a-secret"), "{}", ended.text());
 }
 
 /// Nobody else pays for what a server writes, and one that loses its caller ends.
@@ -273,6 +295,32 @@ fn a_cancelled_call_ends_or_its_server_does() {
     let script = fakes.folder.join("server.py").display().to_string();
     wait_for("it was ended", || processes_of(&script).is_empty());
     assert_eq!(counted(&web, &[]).0, 1);
+}
+
+/// A call that comes while a cancelled one is not answered waits for the next server, whoever
+/// cancelled it.
+#[test]
+fn a_call_after_a_cancelled_one_does_not_end_with_its_server() {
+    let shared = "[mcp]\nshared = true\nwhy = \"a test\"\n";
+    let fakes = unapproved(Who::ours(), &format!("{GRANTS}{shared}"), json!({}));
+    let callers = [caller("alice", ""), caller("bob", "")];
+    write_callers(&fakes.playground, &callers.concat());
+    fakes.settle_list();
+    let (file, [alice, bob]) = tokens(&fakes.playground, ["alice", "bob"]);
+    let web = Web::start(&fakes.playground, &["--token-file", &file]);
+    let (_, process) = counted(&web, &[&alice]);
+    let body = json!({"arguments": {}, "config": {"timeoutMs": 5_000}});
+    let late = web.call("fake:hang", &body, &[&alice]).json();
+    fails(&late, "TimeoutError", "");
+    let both = std::thread::scope(|scope| {
+        let own = scope.spawn(|| counted(&web, &[&alice]));
+        [counted(&web, &[&bob]), own.join().unwrap()]
+    });
+    assert_eq!(both.map(|it| it.0).iter().sum::<u64>(), 3, "{both:?}");
+    assert!(
+        both[0].1 == both[1].1 && both[0].1 != process,
+        "{process}: {both:?}"
+    );
 }
 
 #[test]

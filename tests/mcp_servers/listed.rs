@@ -154,6 +154,30 @@ fn a_hostile_list_offers_what_is_sound_and_names_the_rest() {
     }
 }
 
+/// Its answers are checked by nothing then, and a person reads that.
+#[test]
+fn a_tool_is_offered_where_only_the_schema_of_its_answers_has_a_fault() {
+    let members = (0..2500).map(|n| (format!("a{n}"), json!({"type": "string"})));
+    let members: Value = members.collect();
+    let mut places = entry("places", "Finds places.");
+    places["outputSchema"] = json!({"type": "object", "properties": members});
+    let mut tree = entry("tree", "Shows a tree.");
+    tree["outputSchema"] = json!({"type": "object", "properties": {"a": {"type": "array"}}});
+    let host = host_with(&[places, tree, entry("Server", "It shadows its own server.")]);
+    let all = ["memory:places", "memory:server", "memory:tree"];
+    assert_eq!(ids(&host), all.map(str::to_owned).into());
+    let told = json!(host.problems()("memory.mcp-tools.json")).to_string();
+    for words in [
+        "the tool 'Server' is not offered: the server itself has this name",
+        "what the tool 'places' answers is not checked against its outputSchema",
+    ] {
+        assert!(told.contains(words), "{words}: {told}");
+    }
+    assert!(!told.contains("tree"), "the control: {told}");
+    approve(&host);
+    assert_eq!(refused(&host, "memory:places"), "");
+}
+
 #[test]
 fn a_list_that_changed_is_refused_until_a_person_approved_what_changed() {
     let host = host_with(&[entry("add", "Adds."), entry("gone", "Goes.")]);

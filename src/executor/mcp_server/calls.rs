@@ -1,13 +1,13 @@
 //! The calls of MCP servers: each finds the server of its caller, or starts it, and is one request to
 //! it.
 
-use super::dialogue::{Ask, MAX_LOG_LINES, Reply, ServerEnd};
+use super::dialogue::{Ask, MAX_LOG_LINES, Reply, ServerEnd, Unsent};
 use super::result;
 use super::server::{Server, Started};
 use super::servers::{LiveTools, RunningServer, ServerId};
 use crate::base::json::Text;
 use crate::base::mask::Mask;
-use crate::base::{lock, millis};
+use crate::base::{lock, millis, text};
 use crate::egress::Traffic;
 use crate::executor::process::pool::{Launchers, fault};
 use crate::executor::process::ready;
@@ -20,7 +20,7 @@ use crate::fault::{Fault, Kind};
 use crate::manifest::{McpTool, mcp};
 use crate::packages::store::EnvironmentLease;
 use crate::policy::{Confinement, Shape};
-use crate::quantity::{LARGE_TEXT_BYTES, Limit, MIB};
+use crate::quantity::{KIB, LARGE_TEXT_BYTES, Limit, MIB};
 use crate::sandbox::CallInput;
 use crate::sandbox::protocol::Source;
 use serde_json::{Value, json};
@@ -48,6 +48,8 @@ const MAX_STARTING: Duration = Duration::from_secs(300);
 /// Most pages of a list of tools, and most bytes of all.
 const MAX_PAGES: usize = 100;
 const MAX_LIST_BYTES: usize = 4 * MIB as usize;
+/// How much of the details of a start that failed is shown, bytes.
+const SHOWN_BYTES: usize = 2 * KIB as usize;
 /// The member of a tool's input with what its client can be asked, and the client's answers.
 const CLIENT: &str = "$client";
 /// The key of a server's one question.
@@ -78,40 +80,39 @@ impl McpCalls {
         let began = Instant::now();
         let Confinement { shape, per_call } = call.confinement;
         let client = call.input.as_object_mut().and_then(|it| it.remove(CLIENT));
-        let clock = Clock::new(call.context.deadline.began, per_call.timeout_ms);
-        let starting = self.server(&call, client.is_some());
-        let running = clock.prepare(STARTING, starting).await;
-        let running = running.map_err(|fault| match fault.kind {
-            Kind::TimeoutError => fault.person(SLOW_START),
-            _ => fault,
-        })?;
-        // Decided again, now that nothing more is waited for.
-        call.events.opened(shape).await?;
-        running.check(call.tool)?;
+        let is_askable = client.is_some();
         let client = client.unwrap_or_default();
-        let ask = Ask {
-            method: "tools/call",
-            params: running.params(call.tool, call.input, &client),
-            events: call.events.clone(),
-            traffic: Some(call.context.traffic.clone()),
-            // A shared server can ask for a call that has ended.
-            is_askable: client["can"] == json!(["elicitation"]) && !is_shared(shape),
-            answered: answered(&client),
-            log_bytes: shape.limits.get(Limit::LogBytes),
+        let clock = Clock::new(call.context.deadline.began, per_call.timeout_ms);
+        let (running, reply) = loop {
+            let running = self.prepared(&call, is_askable, &clock).await?;
+            let ask = Ask {
+                method: "tools/call",
+                params: running.params(call.tool, call.input, &client),
+                events: call.events.clone(),
+                traffic: Some(call.context.traffic.clone()),
+                // A shared server can ask for a call that has ended.
+                is_askable: client["can"] == json!(["elicitation"]) && !is_shared(shape),
+                answered: answered(&client),
+                log_bytes: shape.limits.get(Limit::LogBytes),
+            };
+            match timeout(clock.left(), running.server.ask(ask)).await {
+                Ok(Err(Unsent { mut params })) => call.input = params["arguments"].take(),
+                Ok(Ok(reply)) => break (running, Some(reply)),
+                Err(_) => break (running, None),
+            }
         };
-        let reply = timeout(clock.left(), running.server.ask(ask)).await;
         let mut cpu_used = None;
         let mut answered_bytes = 0;
         let ending = match reply {
-            Err(_) => Ending::TimedOut {
+            None => Ending::TimedOut {
                 limit_ms: per_call.timeout_ms,
             },
-            Ok(Reply::Question { name, params }) => {
+            Some(Reply::Question { name, params }) => {
                 let question = json!({"method": "elicitation/create", "params": params});
                 let ask = json!({"$ask": {QUESTION: question}, "$state": {"call": name}});
                 Ending::answer(&ask)
             }
-            Ok(Reply::Answer { result, cpu_ms }) => {
+            Some(Reply::Answer { result, cpu_ms }) => {
                 cpu_used = cpu_ms;
                 let bytes = result.as_ref().map_or(0, |text| text.as_str().len());
                 answered_bytes = bytes as u64;
@@ -123,7 +124,7 @@ impl McpCalls {
                     .await?
                     .map_err(unreadable)?
             }
-            Ok(Reply::Ended(end)) => ending_of(end, shape, per_call.timeout_ms)?,
+            Some(Reply::Ended(end)) => ending_of(end, shape, per_call.timeout_ms)?,
         };
         let mut outcome = outcome(ending, began);
         outcome.layers = running.server.layers.clone();
@@ -141,7 +142,26 @@ impl McpCalls {
         Ok((outcome, recorded))
     }
 
-    /// The server that runs for this call, or a new one.
+    /// The server for this call, once nothing more is waited for.
+    async fn prepared(
+        &self,
+        call: &McpCall<'_>,
+        is_askable: bool,
+        clock: &Clock,
+    ) -> Result<Arc<RunningServer>, Fault> {
+        let running = clock.prepare(STARTING, self.server(call, is_askable));
+        let running = running.await.map_err(|fault| match fault.kind {
+            Kind::TimeoutError => fault.person(SLOW_START),
+            _ => fault,
+        })?;
+        // Decided again.
+        call.events.opened(&call.confinement.shape).await?;
+        running.check(call.tool)?;
+        Ok(running)
+    }
+
+    /// The server that runs for this call, or a new one. One that has not answered a cancelled call
+    /// is waited for: it may end, and would end this call, too.
     async fn server(&self, call: &McpCall<'_>, asks: bool) -> Result<Arc<RunningServer>, Fault> {
         let shape = &call.confinement.shape;
         let name = |name: &String| {
@@ -180,9 +200,13 @@ impl McpCalls {
         let place = servers.place(&id);
         let turn = place.turn.clone().lock_owned().await;
         if let Some(running) = place.running() {
-            if running.key == key && running.server.runs() {
-                self.follow(&running, call, asks).await?;
-                return Ok(running);
+            if running.key == key && running.server.settled().await {
+                match self.follow(&running, call, asks).await {
+                    Ok(()) => return Ok(running),
+                    Err(fault) if running.server.runs() => return Err(fault),
+                    // It ended meanwhile, and the next one says what its tools are.
+                    Err(_) => {}
+                }
             }
             running.server.end().await;
         }
@@ -260,9 +284,8 @@ impl McpCalls {
         let unheard = ToolSender::unheard();
         let serving = self.serve(confinement, &needs, environment, &unheard);
         let server = serving.await?;
-        self.launchers
-            .servers
-            .started(id, &server, mask_of(confinement));
+        let mask = mask_of(confinement);
+        self.launchers.servers.started(id, &server, mask.clone());
         let (events, mut told) = channel(CallDeadline::usual("", None));
         let asked = server.clone();
         let listing = async move {
@@ -288,7 +311,8 @@ impl McpCalls {
         let ending = match listed {
             Ok(Ok(greeted)) => Ending::answer(&Value::Array(greeted.listed)),
             Ok(Err(fault)) => {
-                let details = fault.details.unwrap_or_default();
+                let details = mask.text(&fault.details.unwrap_or_default());
+                let details = text::cut(&details, SHOWN_BYTES);
                 let message = format!("{} {details}", fault.message);
                 Ending::Raised { message }
             }
@@ -489,7 +513,10 @@ impl Greeter<'_> {
             answered: None,
             log_bytes: self.confinement.shape.limits.get(Limit::LogBytes),
         };
-        match self.server.ask(ask).await {
+        let Ok(reply) = self.server.ask(ask).await else {
+            return Err(refused("it was ended"));
+        };
+        match reply {
             Reply::Answer { result, .. } => Ok(result.map_err(|refusal| refusal.message)),
             Reply::Question { .. } => Err(refused("it asked before it was called")),
             Reply::Ended(end) => match ending_of(end, &self.confinement.shape, 0)? {
@@ -646,6 +673,11 @@ fn ending_of(end: ServerEnd, shape: &Shape, limit_ms: u64) -> Result<Ending, Fau
             limit,
             allowed: shape.limits.get(limit),
         }),
+        ServerEnd::Closed => {
+            let message =
+                "The MCP server of this tool closed its stdin or stdout, and did not end.";
+            Err(fault(message))
+        }
         ServerEnd::Printed(head) => {
             let message = "The MCP server of this tool wrote something other than a message of MCP \
                            to its stdout.";
@@ -653,8 +685,8 @@ fn ending_of(end: ServerEnd, shape: &Shape, limit_ms: u64) -> Result<Ending, Fau
             Err(fault.person("a server must write its log to stderr"))
         }
         ServerEnd::Unanswered => {
-            let message = "The MCP server of this tool was ended: another of its calls was \
-                           cancelled, and went on.";
+            let message = "The MCP server of this tool was ended: it did not answer the cancel of \
+                           another of its calls.";
             Err(fault(message).retryable())
         }
         ServerEnd::Ended => {

@@ -33,9 +33,11 @@ pub enum ServerEnd {
     /// By itself, or by a limit of its launcher.
     Exited(crate::sandbox::protocol::Exited),
     Over(Limit),
+    /// It closed its stdin or stdout, and did not end.
+    Closed,
     /// It wrote something else than a message, which begins so.
     Printed(String),
-    /// A call that was cancelled went on.
+    /// It did not answer a call that was cancelled.
     Unanswered,
     /// Nobody needs it, or may use it any more.
     Ended,
@@ -55,6 +57,30 @@ pub enum Reply {
         params: Text,
     },
     Ended(ServerEnd),
+}
+
+/// A call that was not sent, because its server may be about to end.
+#[derive(Debug)]
+pub struct Unsent {
+    pub params: Value,
+}
+
+/// To whom the reply goes.
+pub type Asker = oneshot::Sender<Result<Reply, Unsent>>;
+
+/// A request that comes, and who waits for it.
+pub struct NewAsk {
+    /// Its number for its caller.
+    pub number: u64,
+    pub ask: Box<Ask>,
+    pub to: Asker,
+}
+
+impl NewAsk {
+    pub fn give_back(self) {
+        let params = self.ask.params;
+        let _ = self.to.send(Err(Unsent { params }));
+    }
 }
 
 /// A request to a server.
@@ -97,7 +123,7 @@ pub struct OpenAsk {
 }
 
 pub enum AskState {
-    Asked(Box<Ask>, oneshot::Sender<Reply>),
+    Asked(Box<Ask>, Asker),
     StandsStill {
         name: String,
         /// What the server waits for.
@@ -132,7 +158,7 @@ impl OpenAsk {
 
     pub fn reply(self, reply: Reply) {
         if let AskState::Asked(_, to) = self.state {
-            let _ = to.send(reply);
+            let _ = to.send(Ok(reply));
         }
     }
 }
@@ -143,6 +169,8 @@ pub type Answered = (OpenAsk, Result<Text, Refusal>);
 #[derive(Default)]
 pub struct Dialogue {
     pub open: Vec<OpenAsk>,
+    /// Who waits until no cancelled call is open.
+    settling: Vec<oneshot::Sender<()>>,
     unread: VecDeque<Vec<u8>>,
     /// How much of the first was sent.
     sent: usize,
@@ -174,14 +202,34 @@ impl Dialogue {
         self.unread.len() < MAX_UNREAD
     }
 
+    /// Whether the server has answered all that was cancelled. If not, it may end soon, and all that
+    /// it serves with it.
+    pub fn is_settled(&self) -> bool {
+        let mut open = self.open.iter();
+        !open.any(|it| matches!(it.state, AskState::Cancelled { .. }))
+    }
+
+    /// Says when it has. Where it ends before, `to` is dropped.
+    pub fn settle(&mut self, to: oneshot::Sender<()>) {
+        self.settling.push(to);
+        self.settled();
+    }
+
+    fn settled(&mut self) {
+        if self.is_settled() {
+            for to in self.settling.drain(..) {
+                let _ = to.send(());
+            }
+        }
+    }
+
     /// Sends a request, or the answer that a call stands still for.
-    pub fn ask(
-        &mut self,
-        number: u64,
-        mut ask: Box<Ask>,
-        to: oneshot::Sender<Reply>,
-        cpu: Option<u64>,
-    ) {
+    pub fn ask(&mut self, new: NewAsk, cpu: Option<u64>) {
+        let NewAsk {
+            number,
+            mut ask,
+            to,
+        } = new;
         self.log.drain(..).for_each(|line| ask.log(&line));
         self.logged = 0;
         let tool = ask.params["name"].clone();
@@ -192,10 +240,10 @@ impl Dialogue {
             None if self.open.len() >= MAX_OPEN => {
                 let message = "its server has too many open calls".to_owned();
                 let result = Err(Refusal { message });
-                let _ = to.send(Reply::Answer {
+                let _ = to.send(Ok(Reply::Answer {
                     result,
                     cpu_ms: None,
-                });
+                }));
                 return;
             }
             None => {
@@ -263,7 +311,7 @@ impl Dialogue {
         self.open.iter().filter_map(OpenAsk::until).min()
     }
 
-    /// Cancels what stood still for too long. False: a cancelled call went on.
+    /// Cancels what stood still for too long. False: a cancelled call was not answered in time.
     pub fn expire(&mut self) -> bool {
         let now = Instant::now();
         for at in 0..self.open.len() {
@@ -308,7 +356,9 @@ impl Dialogue {
                 // One to nothing that is open is late, or was never asked for.
                 if let Some(at) = self.open.iter().position(|it| it.wire == wire) {
                     self.unasked = 0;
-                    return Some((self.open.swap_remove(at), result));
+                    let open = self.open.swap_remove(at);
+                    self.settled();
+                    return Some((open, result));
                 }
             }
             Received::Request { id, method, params } => match method.as_str() {
@@ -336,7 +386,7 @@ impl Dialogue {
             until: Instant::now() + ASKED,
         };
         if let AskState::Asked(_, to) = std::mem::replace(&mut self.open[at].state, stands) {
-            let _ = to.send(Reply::Question { name, params });
+            let _ = to.send(Ok(Reply::Question { name, params }));
         }
     }
 

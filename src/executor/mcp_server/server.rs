@@ -1,7 +1,9 @@
 //! One MCP server: its process behind all layers, whose pipes a task of its own serves. Whatever goes
 //! wrong with the process as a whole ends it, and the calls that it serves.
 
-use super::dialogue::{Answered, Ask, Dialogue, MAX_NOTICE, OpenAsk, Reply, ServerEnd};
+use super::dialogue::{
+    Answered, Ask, Dialogue, MAX_NOTICE, NewAsk, OpenAsk, Reply, ServerEnd, Unsent,
+};
 use super::wire::{self, Few, Lines};
 use crate::base::lock;
 use crate::egress::Traffic;
@@ -19,10 +21,11 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncWriteExt, BufReader, copy, sink};
 use tokio::net::unix::pipe::{Receiver, Sender};
+use tokio::sync::mpsc::error::SendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::coop::{consume_budget, unconstrained};
 use tokio::time::{sleep_until, timeout};
@@ -38,7 +41,8 @@ const OVERHEAD: u64 = 64 * KIB;
 const FOR_EVER_MS: u64 = u32::MAX as u64;
 
 enum Command {
-    Ask(u64, Box<Ask>, oneshot::Sender<Reply>),
+    Ask(NewAsk),
+    Settle(oneshot::Sender<()>),
     Gone(u64),
     Notify(&'static str),
     End,
@@ -65,6 +69,8 @@ pub struct Seen {
     pub recorded: Mutex<Option<RecordedCall>>,
     /// What it did with its network outside of calls, once it has ended.
     pub traffic: Mutex<Traffic>,
+    /// How it ended, once it takes no more calls.
+    end: OnceLock<ServerEnd>,
     over: CancellationToken,
 }
 
@@ -142,12 +148,27 @@ impl Server {
     }
 
     /// Sends a request, and waits for its answer. Where this is dropped, a call is cancelled.
-    pub async fn ask(&self, ask: Ask) -> Reply {
+    pub async fn ask(&self, ask: Ask) -> Result<Reply, Unsent> {
         let (to, answer) = oneshot::channel();
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let _waiting = Waiting(number, self);
-        let _ = self.commands.send(Command::Ask(number, Box::new(ask), to));
-        answer.await.unwrap_or(Reply::Ended(ServerEnd::Ended))
+        let ask = Box::new(ask);
+        let new = NewAsk { number, ask, to };
+        if let Err(SendError(Command::Ask(new))) = self.commands.send(Command::Ask(new)) {
+            match self.seen.end.get() {
+                Some(ServerEnd::Unanswered) => new.give_back(),
+                Some(end) => return Ok(Reply::Ended(end.clone())),
+                None => {}
+            }
+        }
+        answer.await.unwrap_or(Ok(Reply::Ended(ServerEnd::Ended)))
+    }
+
+    /// Waits until it has answered all calls that were cancelled. False: it takes no calls any more.
+    pub async fn settled(&self) -> bool {
+        let (to, settled) = oneshot::channel();
+        let _ = self.commands.send(Command::Settle(to));
+        settled.await.is_ok()
     }
 
     pub fn notify(&self, method: &'static str) {
@@ -207,7 +228,14 @@ impl ServerTask {
     ) {
         let _over = self.seen.over.clone().drop_guard();
         let end = self.attend(ready, &mut pipes, &mut queue).await;
+        let _ = self.seen.end.set(end.clone());
         queue.close();
+        while let Ok(command) = queue.try_recv() {
+            match command {
+                Command::Ask(late) if !self.dialogue.is_settled() => late.give_back(),
+                _ => {}
+            }
+        }
         // What it wrote last says why.
         self.catch_up(&mut pipes.log);
         if matches!(end, ServerEnd::Ended)
@@ -246,16 +274,18 @@ impl ServerTask {
                 biased;
                 // Before its end, so that who asked learns how it ended.
                 command = queue.recv() => match command {
-                    Some(Command::Ask(number, ask, reply)) => {
+                    Some(Command::Ask(new)) if self.must_wait(&new) => new.give_back(),
+                    Some(Command::Ask(new)) => {
                         // What it used before is not this call's.
                         overusing.set(ready.exceeded_cpu(cpu_limit));
                         let begun = ready.launcher.begin(FOR_EVER_MS, &[]).await;
                         self.share();
-                        self.dialogue.ask(number, ask, reply, ready.launcher.cpu_ms());
+                        self.dialogue.ask(new, ready.launcher.cpu_ms());
                         if begun.is_err() {
                             return self.closed(ready).await;
                         }
                     }
+                    Some(Command::Settle(to)) => self.dialogue.settle(to),
                     Some(Command::Gone(number)) => self.dialogue.gone(number),
                     Some(Command::Notify(method)) => self.dialogue.notify(method),
                     Some(Command::End) | None => return ServerEnd::Ended,
@@ -339,6 +369,11 @@ impl ServerTask {
             Some(few) => self.dialogue.log(few),
             None => *log = None,
         }
+    }
+
+    /// Calls would die with a server that does not answer a cancelled one.
+    fn must_wait(&self, new: &NewAsk) -> bool {
+        new.ask.traffic.is_some() && !self.dialogue.is_settled()
     }
 
     fn is_idle(&self) -> bool {
@@ -448,7 +483,8 @@ impl ServerTask {
                 self.exited(&exited, staged);
                 ServerEnd::Exited(exited)
             }
-            _ => ServerEnd::Exited(Exited::default()),
+            Ok(Err(_)) => ServerEnd::Ended,
+            Err(_) => ServerEnd::Closed,
         }
     }
 }

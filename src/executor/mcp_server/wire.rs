@@ -4,6 +4,7 @@
 use crate::base::json::{self, Object, Text};
 use crate::base::text;
 use crate::executor::frame;
+use crate::quantity::KIB;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -11,8 +12,9 @@ use std::borrow::Cow;
 use std::io;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt};
 
-/// How much of a line that is not a message is shown, characters.
-const SHOWN_CHARS: usize = 200;
+/// How much of a line that is not a message goes on to where its secrets are hidden, bytes: that
+/// hides more beside a cut, so less than this is shown.
+const HEAD_BYTES: usize = 16 * KIB as usize;
 
 /// The lines of a pipe.
 pub struct Lines<R> {
@@ -139,12 +141,13 @@ struct Message<'l> {
     error: Option<&'l RawValue>,
 }
 
-/// Reads one line. An error says how the line begins, cut where its end could be half a secret.
+/// Reads one line. An error says how the line begins, with a mark where it was cut.
 pub fn read(line: &[u8]) -> Result<Received, String> {
     parse(line).ok_or_else(|| {
-        let head = &line[..line.len().min(4 * SHOWN_CHARS)];
+        let head = &line[..line.len().min(HEAD_BYTES)];
         let shown = text::printable(&String::from_utf8_lossy(head));
-        text::head(&shown, SHOWN_CHARS)
+        let cut = if head.len() < line.len() { "…" } else { "" };
+        shown + cut
     })
 }
 

@@ -118,18 +118,20 @@ impl CommandLine {
                 }
             }
         }
-        let alone = self.positional.iter().map(|name| texts(&arguments[name]));
-        let alone: Vec<Vec<String>> = alone.collect();
-        if alone
-            .windows(2)
-            .any(|pair| pair[0].is_empty() && !pair[1].is_empty())
-        {
+        // An empty list is given: it has its place, and no words.
+        let positional = self.positional.iter();
+        let mut rest = positional.skip_while(|name| !arguments[*name].is_null());
+        if rest.any(|name| !texts(&arguments[name]).is_empty()) {
             let names = self.positional.join(", ");
             return Err(format!(
                 "these stand in this order: give those in front, too: {names}"
             ));
         }
-        let alone = alone.concat();
+        let alone: Vec<String> = self
+            .positional
+            .iter()
+            .flat_map(|name| texts(&arguments[name]))
+            .collect();
         if alone.iter().any(|word| word.starts_with('-')) {
             words.push("--".to_owned());
         }

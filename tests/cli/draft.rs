@@ -258,6 +258,67 @@ print(json.dumps(vars(parser.parse_args())))
     assert!(!answer.stderr.contains("standard input"), "{answer:?}");
 }
 
+/// What of an option cannot be read is named; and what the schema lets pass, the parser does, too.
+#[test]
+fn an_option_is_read_as_a_whole_or_named_and_positional_words_keep_their_places() {
+    const COPY: &str = r#"from argparse import ArgumentParser as Parser, Action
+import json
+class Own(Action):
+    pass
+parser = Parser(description="Copies.")
+parser.add_argument("files", nargs="*")
+parser.add_argument("pair", nargs=2)
+parser.add_argument("to")
+parser.add_argument("--level", type=int, choices=range(1, 4))
+parser.add_argument("--kept", **{"type": int})
+parser.add_argument("--own", action=Own)
+parser.add_argument("--size", type=int)
+if len(parser.prog) > 1000:
+    parser.add_mutually_exclusive_group(required=True)
+print(json.dumps(vars(parser.parse_args())))
+"#;
+    const GREET: &str = "from click import command, option as opt, argument, password_option\n\
+        @command()\n@opt('--name', prompt=True)\n@opt('--old', hidden=True)\n@password_option()\n\
+        @argument('first', required=False)\n@argument('rest', nargs=-1, required=True)\ndef greet(**all):\n    pass\n";
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let copy = drafted(&playground, "copy", "copy.py", COPY);
+    let texts = json!({"type": "array", "items": {"type": "string"}});
+    let mut pair = texts.clone();
+    pair["minItems"] = json!(2);
+    pair["maxItems"] = json!(2);
+    let properties = json!({"files": texts, "pair": pair, "to": {"type": "string"}, "size": {"type": "integer"}});
+    assert_eq!(copy["parameters"]["properties"], properties, "{copy}");
+    let said = copy["said"].as_str().unwrap();
+    for named in ["--level", "--kept", "--own", "the group of line 14"] {
+        assert!(said.contains(named), "{named}: {said}");
+    }
+    // The printed call has an empty list in front.
+    let input = r#"{"files":[],"pair":["text","text"],"to":"text"}"#;
+    assert!(said.contains(input), "{said}");
+    let answer = playground.expect("custom:copy", input, "ok");
+    let read = &answer.out["outputData"];
+    assert_eq!(read["pair"], json!(["text", "text"]), "{answer:?}");
+    assert_eq!(read["to"], "text", "{answer:?}");
+    // A word too many would take the place of the next.
+    for input in [
+        r#"{"files":[],"pair":["a","b","c"],"to":"d"}"#,
+        r#"{"pair":["a","b"],"to":"d"}"#,
+    ] {
+        let refused = playground.call("custom:copy", input);
+        assert_eq!(refused.error().0, "ParameterValidationError", "{refused:?}");
+    }
+    let greet = drafted(&playground, "greet", "greet.py", GREET);
+    let properties = json!({"name": {"type": "string"}, "first": {"type": "string"},
+        "rest": {"type": "array", "items": {"type": "string"}, "minItems": 1}});
+    assert_eq!(greet["parameters"]["properties"], properties, "{greet}");
+    assert_eq!(
+        greet["parameters"]["required"],
+        json!(["name", "rest", "first"])
+    );
+    let said = greet["said"].as_str().unwrap();
+    assert!(said.contains("password_option of line 5"), "{said}");
+}
+
 /// A type of which a part is not known accepts any value, and is named.
 #[test]
 fn a_type_that_is_read_in_part_refuses_no_call() {
@@ -329,6 +390,21 @@ fn a_type_that_is_read_in_part_refuses_no_call() {
             None,
             "",
         ),
+        (
+            9,
+            "export interface O {\n  'a-b': number // it's one\n  b: number\n  done(): void\n}\nexport const run = async <T,>(o: O) => {}",
+            Some(
+                json!({"type": "object", "properties": {"a-b": {"type": "number"}, "b": {"type": "number"}},
+                "required": ["a-b", "b"], "additionalProperties": true}),
+            ),
+            "the member done(): void",
+        ),
+        (
+            10,
+            "/** @param {{a: number, b?: number}} o */\nexport default async function ({ a, b }) { return a; }",
+            Some(own(["a", "b"], &["a"])),
+            "",
+        ),
     ] {
         let name = format!("t{at}");
         let made = drafted(
@@ -342,6 +418,8 @@ fn a_type_that_is_read_in_part_refuses_no_call() {
             assert_eq!(made["parameters"], wanted, "{text}");
         }
     }
+    // A function without a name is called, too.
+    playground.expect("custom:t10", r#"{"a": 1}"#, "ok");
     let names = playground.path("user_scripts/t8/t8.tool.json");
     assert!(
         fs::read_to_string(names)
@@ -434,6 +512,36 @@ fn what_cannot_be_read_is_refused_and_nothing_is_made() {
             "two.mjs",
             b"export function f(a, b) {}\n",
             "takes several arguments",
+        ),
+        (
+            "number.mjs",
+            b"export function f(a = 1) {}\n",
+            "does not take an object",
+        ),
+        (
+            "texts.mts",
+            b"export function f(a: string) {}\n",
+            "does not take an object",
+        ),
+        (
+            "named.mjs",
+            b"/** @param {string} a */\nexport function f(a) {}\n",
+            "does not take an object",
+        ),
+        (
+            "typer.py",
+            b"import typer\napp = typer.Typer()\n@app.command()\ndef f(a: str): pass\n",
+            "imports typer",
+        ),
+        (
+            "twice.py",
+            b"import argparse\np = argparse.ArgumentParser()\np.add_argument('a')\np.add_argument('--a')\n",
+            "line 4 adds 'a' once more: use --script",
+        ),
+        (
+            "front.py",
+            b"import argparse\np = argparse.ArgumentParser()\np.add_argument('a', nargs=n())\n",
+            "line 3: a has a part that is not written plainly: use --script",
         ),
         ("words.txt", b"x", "ending"),
         ("m.wat", b"(module)", "use --script"),

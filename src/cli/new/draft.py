@@ -6,6 +6,12 @@ TYPES |= {"INT": "integer", "IntRange": "integer", "FLOAT": "number"}
 TYPES |= dict.fromkeys(["list", "List", "Sequence", "tuple", "set"], "array")
 TYPES |= dict.fromkeys(["dict", "Dict", "Mapping"], "object")
 SECTION = r"^ *(?:(?:Args|Arguments|Parameters|Returns|Raises|Yields|Examples?|Notes?):? *$|:param |:returns?:)"
+READERS = {"argparse", "click", "typer", "optparse"}
+CONSTANTS = {"OPTIONAL": "?", "ZERO_OR_MORE": "*", "ONE_OR_MORE": "+", "REMAINDER": "*"}
+CONSTANTS |= {"BooleanOptionalAction": "BooleanOptionalAction"}
+SWITCHES = {"store_true", "store_false", "store_const", "append_const", "count", "BooleanOptionalAction"}
+# Without these it is not known which words an option takes.
+PARTS = {"nargs", "choices", "required", "action", "is_flag", "multiple", "count"}
 notes = []
 
 
@@ -84,60 +90,115 @@ def of_function(node, names):
     }
 
 
+def of_values(said, kind):
+    if said.get("choices"):
+        return {"enum": list(said["choices"])}
+    return {"type": kind.replace("boolean", "string")}
+
+
+def number_of(nargs, is_required):
+    """How many values a list of an option has."""
+    if isinstance(nargs, int) and nargs > 1:
+        return {"minItems": nargs, "maxItems": nargs}
+    return {"minItems": 1} if nargs == "+" or nargs == -1 and is_required else {}
+
+
+def is_plain(told, said, words):
+    """Whether all is known of which words an option takes."""
+    kind = told.get("type")
+    unknown = [name for name in PARTS & told.keys() if said[name] is None and getattr(told[name], "value", 0) is not None]
+    known = said.get("action") in {None, "store", "append", "extend"} | SWITCHES
+    is_picked = last(getattr(kind, "func", None)) != "Choice" or said["choices"]
+    return words and known and is_picked and not unknown and None not in told and not isinstance(kind, ast.Tuple)
+
+
+def about_of(said, has_default):
+    value = said.get("default")
+    about = plain((said.get("help") or "").replace("%(default)s", str(value)))
+    if has_default and value not in (None, "") and str(value) not in about:
+        about += f" (default: {value})"
+    return about.strip()
+
+
 def option(call, names, execution, parameters):
     """Adds an option of argparse or click."""
     told = {each.arg: each.value for each in call.keywords}
     said = {name: literal(value, names) for name, value in told.items()}
     words = [word for word in (literal(each, names) for each in call.args) if isinstance(word, str)]
-    action = said.get("action") or last(told.get("action"))
-    if action in ("help", "version") or last(told.get("help")) == "SUPPRESS":
+    action, kind, value = said.get("action") or "", told.get("type"), said.get("default")
+    if action in ("help", "version"):
         return
-    if not words or isinstance(told.get("type"), ast.Tuple):
-        return notes.append(f"the option of line {call.lineno}, whose name or type is not a plain one")
-    flag, _, other = next((word for word in words if word.startswith("--")), words[0]).partition("/")
-    name, nargs, kind, value = flag.lstrip("-"), said.get("nargs"), told.get("type"), said.get("default")
-    nargs = "*" if last(told.get("nargs")) == "REMAINDER" else nargs
+    flag = next((word for word in words if word.startswith("--")), words[0] if words else "")
+    flag, _, other = flag.partition("/")
+    name, nargs = flag.lstrip("-"), "*" if said.get("nargs") == "..." else said.get("nargs")
     is_flag, several = name != flag, nargs not in (None, "?", 1)
+    # Where click asks for a value, nobody answers.
+    is_required = bool(said.get("required") or said.get("prompt"))
+    if (said.get("hidden") or last(told.get("help")) == "SUPPRESS") and is_flag and not is_required:
+        return
+    if last(getattr(kind, "func", None)) == "Choice":
+        said["choices"] = literal((kind.args + [each.value for each in kind.keywords] + [None])[0], names)
+    reason = "" if is_plain(told, said, words) else "has a part that is not written plainly"
     if is_flag and several and (action != "extend" or isinstance(nargs, int)):
-        if said.get("required"):
-            raise ValueError(f"{flag} takes several values after one flag: use --script")
-        return notes.append(f"{flag}, which takes several values after one flag")
-    picked, callee = said.get("choices"), getattr(kind, "func", kind)
-    if last(callee) == "Choice":
-        picked = literal(kind.args[0], names)
-    is_switch = other or said.get("is_flag") or said.get("count") or "flag_value" in told
-    if is_switch or action[:6] in ("store_", "count", "Boolea"):
+        reason = reason or "takes several values after one flag"
+    if reason:
+        who = flag or f"the option of line {call.lineno}"
+        # Without a word in front, those that follow would take its place.
+        if is_required or last(call.func) == "argument" or words and not is_flag:
+            raise ValueError(f"line {call.lineno}: {who} {reason}: use --script")
+        return notes.append(f"{who}, which {reason}")
+    if action in SWITCHES or other or said.get("is_flag") or said.get("count") or "flag_value" in told:
         if action == "count" or said.get("count"):
             notes.append(f"{flag} more than once")
-        if value is True and (other or action[:6] == "Boolea"):
+        if value is True and (other or action == "BooleanOptionalAction"):
             name = "no-" + name
             flag = other or "--" + name
         schema = {"type": "boolean"}
     else:
-        kind = TYPES.get(last(callee), "string").replace("boolean", "string")
-        schema = {"enum": list(picked)} if picked else {"type": kind}
+        schema = of_values(said, TYPES.get(last(getattr(kind, "func", kind)), "string"))
         if several or action == "append" or said.get("multiple"):
-            schema = {"type": "array", "items": schema}
-            if nargs == "+" or isinstance(nargs, int) and nargs > 1:
-                schema["minItems"] = 1 if nargs == "+" else nargs
+            schema = {"type": "array", "items": schema, **number_of(nargs, is_required)}
         elif not is_flag:
             schema = typed(schema, value)
-    about = plain((said.get("help") or "").replace("%(default)s", str(value)))
-    if is_flag and value not in (None, "") and schema.get("type") != "boolean" and str(value) not in about:
-        about += f" (default: {value})"
-    if about:
-        schema["description"] = about.strip()
+    if about := about_of(said, is_flag and schema.get("type") != "boolean"):
+        schema["description"] = about
+    if name in parameters["properties"]:
+        raise ValueError(f"line {call.lineno} adds '{name}' once more: use --script, and write its options yourself")
     if not is_flag:
         execution["positional"].append(name)
     elif flag != "--" + name:
         execution["flags"][name] = flag
     parameters["properties"][name] = schema
     optional = nargs in ("?", "*", -1) or "default" in told or said.get("required") is False
-    if said.get("required") or not is_flag and not optional:
+    if is_required or not is_flag and not optional:
         parameters["required"].append(name)
 
 
-def of_commands(tree, names):
+def with_own_names(tree):
+    """Gives what is imported `as` another name its own again, and returns the modules."""
+    imports = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
+    own = {each.asname: each.name for node in imports for each in node.names if isinstance(node, ast.ImportFrom)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            node.id = own.get(node.id, node.id)
+    modules = [getattr(node, "module", None) or each.name for node in imports for each in node.names]
+    return {module.partition(".")[0] for module in modules}
+
+
+def note_others(tree, calls):
+    """Names what demands or adds options in another way than one by one."""
+    decorators = [each for node in ast.walk(tree) for each in getattr(node, "decorator_list", [])]
+    for each in decorators:
+        name = last(getattr(each, "func", each))
+        if name.endswith("_option") and name not in ("version_option", "help_option"):
+            notes.append(f"{name} of line {each.lineno}")
+    for call in calls:
+        told = {each.arg: literal(each.value, {}) for each in call.keywords}
+        if last(call.func) == "add_mutually_exclusive_group" and told.get("required", False) is not False:
+            notes.append(f"that one option of the group of line {call.lineno} must be given")
+
+
+def of_commands(tree, names, modules):
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     calls.sort(key=lambda node: (node.lineno, node.col_offset))
     used = {last(node) for node in ast.walk(tree)}
@@ -156,6 +217,18 @@ def of_commands(tree, names):
         said = {each.arg: each.value for each in call.keywords}
         if last(call.func) == "ArgumentParser" and "description" in said:
             about = literal(said["description"], names)
+    if kinds:
+        note_others(tree, calls)
+    if READERS & modules and not parameters["properties"]:
+        more = f" (not taken over: {'; '.join(notes)})" if notes else ""
+        raise ValueError(
+            f"it imports {' and '.join(sorted(READERS & modules))}, and no option of it can be read{more}: "
+            "name a function with --entry, or use --script and write its options yourself"
+        )
+    # A value has its place by those in front of it.
+    order, required = execution["positional"], parameters["required"]
+    last_required = max((at for at, name in enumerate(order) if name in required), default=0)
+    required += [name for name in order[:last_required] if name not in required]
     if kinds and used & {"stdin", "fileinput", "FileType"}:
         execution["stdin"] = name = "stdin" if "text" in parameters["properties"] else "text"
         parameters["properties"][name] = {"type": "string", "description": "What it reads from its standard input."}
@@ -164,17 +237,17 @@ def of_commands(tree, names):
 
 def draft(text, entry):
     tree = ast.parse(text)
-    names = {last(node.targets[0]): node.value for node in tree.body if isinstance(node, ast.Assign)}
+    modules = with_own_names(tree)
+    names = {name: ast.Constant(value) for name, value in CONSTANTS.items()}
+    names |= {last(node.targets[0]): node.value for node in tree.body if isinstance(node, ast.Assign)}
     names.pop("", None)
     functions = {node.name: node for node in tree.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))}
-    found = None if entry else of_commands(tree, names)
+    found = None if entry else of_commands(tree, names, modules)
     if not found or not found["parameters"]["properties"]:
         public = [name for name in functions if name == entry or not entry and name[0] != "_"]
         if len(public) != 1:
             used = {last(node) for node in ast.walk(tree)}
             more = ' (`"input": "argv"` in its manifest gives it words)' if "argv" in used else ""
-            if "ArgumentParser" in used:
-                more = " (an option is read where `.add_argument(` is called)"
             raise ValueError(f"name one function with --entry, or use --script{more}; it has: {', '.join(functions) or 'none'}")
         found = of_function(functions[public[0]], names)
     return {**found, "description": found["description"] or ast.get_docstring(tree), "notes": notes}

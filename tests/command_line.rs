@@ -169,6 +169,27 @@ fn what_no_command_line_can_carry_is_refused_at_load() {
             "python",
             json!({"parameters": {"type": "object", "properties": {"a": {}}}, "execution": {"input": "argv", "positional": ["b"]}}),
         ),
+        (
+            "empty",
+            "python",
+            json!({"parameters": {"type": "object", "properties": {"": {}}}, "execution": {"input": "argv"}}),
+        ),
+        (
+            "forms",
+            "python",
+            json!({"parameters": {"type": "object", "properties": {"a=b": {}, "-x": {}, "\u{e9}": {}}}, "execution": {"input": "argv"}}),
+        ),
+        (
+            "shared",
+            "python",
+            json!({"parameters": {"type": "object", "properties": {"a": {}, "c": {}}}, "execution": {"input": "argv", "flags": {"c": "--a"}}}),
+        ),
+        // The control: such a name with a flag or a place of its own.
+        (
+            "named",
+            "python",
+            json!({"parameters": {"type": "object", "properties": {"": {}, "-x": {}, "a=b": {}, "k.l_m-1": {}}}, "execution": {"input": "argv", "flags": {"": "-e", "-x": "--x"}, "positional": ["a=b"]}}),
+        ),
         ("module", "wasm", json!({"execution": {"input": "argv"}})),
     ] {
         let file = if language == "wasm" { "m.wat" } else { "s.py" };
@@ -187,9 +208,20 @@ fn what_no_command_line_can_carry_is_refused_at_load() {
         "has two places",
         "'b' is not a parameter",
         "only a script in Python",
+        "'' is not the name of a flag",
+        "'a=b' is not the name of a flag",
+        "'-x' is not the name of a flag",
+        "'\u{e9}' is not the name of a flag",
+        "'c' has the flag of another parameter",
     ] {
         assert!(said.contains(why), "{why}: {said}");
     }
+    assert_eq!(
+        said.matches(" is not the name of a flag").count(),
+        4,
+        "{said}"
+    );
+    assert_eq!(said.matches(" has the flag of").count(), 1, "{said}");
 }
 
 /// A linter ends with 1 where it found something: its manifest says that this is an answer.

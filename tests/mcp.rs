@@ -19,7 +19,7 @@ impl Client {
     fn connect(world: &World, modern: bool) -> Client {
         let (to, input) = tokio::io::duplex(1 << 20);
         let (output, from) = tokio::io::duplex(1 << 20);
-        let server = mcp::Mcp::new(Arc::clone(&world.service), None, mcp::ListStyle::Whole);
+        let server = mcp::Mcp::new(Arc::clone(&world.service), None, mcp::ListStyle::default());
         let client = mcp::Client {
             caller: toolhost::service::Caller::named("agent"),
             label: None,

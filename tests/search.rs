@@ -199,6 +199,11 @@ fn a_caller_finds_its_own_tools_alone_and_the_same_way_everywhere() {
         loaded("openai-responses")["tools"][0]["name"],
         "image__scale"
     );
+    let reply = web.get("/v1/tools?query=%ff", &[&agent]);
+    assert!(
+        reply.status == 400 && reply.body.contains("The query is not UTF-8."),
+        "{reply:?}"
+    );
     web.get("/v1/tools?query=a&limit=0", &[&agent])
         .is(400, "ParameterValidationError: limit: from 1 to 50");
     // A search counts as a call does, whoever sends it; a list does not.
@@ -217,6 +222,31 @@ fn a_caller_finds_its_own_tools_alone_and_the_same_way_everywhere() {
         "search", "resize", "a", "picture", "--caller", "agent", "--json",
     ]);
     assert!(shown.text().contains("image:scale"), "{}", shown.text());
+}
+
+#[test]
+fn a_word_is_found_however_its_letters_were_typed() {
+    let host = host();
+    let script = script("size/s.py", "python");
+    host.put("user_scripts/size/s.py", "");
+    let more = json!({"description": "Ändert die Größe."});
+    let all = manifest("custom:size", script, more);
+    host.put("user_scripts/size/size.tool.json", all.to_string());
+    for (question, is_hit) in [
+        ("Größe", true),
+        ("gro\u{308}\u{df}e", true),
+        ("GRÖSSE", true),
+        ("GRÖẞE", true),
+        ("A\u{308}NDERT", true),
+        ("Grütze", false),
+    ] {
+        let (_, out, err) = host.run(&["search", question, "--json"]);
+        assert_eq!(
+            out.contains("custom:size"),
+            is_hit,
+            "{question}: {out}{err}"
+        );
+    }
 }
 
 #[test]
@@ -253,6 +283,10 @@ fn a_lazy_client_sees_two_tools_and_calls_all_others_by_their_own_rights() {
     assert!(words(&answer).contains("a.png"), "{answer}");
     let lost = server.called("core:call-tool", json!({"arguments": {}}));
     assert!(words(&lost).contains("ParameterValidationError"), "{lost}");
+    let search =
+        |server: &mut Server| server.asked("tools/list", json!({}))["result"]["tools"][1].clone();
+    let whole = search(&mut server);
+    assert!(whole["outputSchema"].is_object(), "{whole}");
     drop(server);
     let records = playground.records();
     let tools: Vec<&Value> = records.iter().map(|record| &record["tool"]).collect();
@@ -265,6 +299,21 @@ fn a_lazy_client_sees_two_tools_and_calls_all_others_by_their_own_rights() {
             "misc:report-7",
             "core:call-tool"
         ]
+    );
+    let mut host = playground.host();
+    host.args(["serve", "--stdio", "--lazy", "--lean"]);
+    let mut server = Server::with(host);
+    let lean = search(&mut server);
+    assert_eq!(lean["name"], "core__search-tools", "{lean}");
+    assert!(lean["outputSchema"].is_null(), "{lean}");
+    // The list of this client is not that of all names.
+    let unknown = json!({"tool": "zz:qqq", "arguments": {}});
+    let unknown = server.called("core:call-tool", unknown);
+    let told = words(&unknown);
+    assert!(
+        told.contains("Unknown tool 'zz:qqq'. No known name is like it.")
+            && told.contains("search for one if the list has a tool for that"),
+        "{unknown}"
     );
 }
 

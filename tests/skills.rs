@@ -408,6 +408,20 @@ fn what_a_folder_of_skills_holds_is_hostile() {
         &with(&format!("description: d\nx: {}", "y".repeat(2 << 20))),
     );
     put("bytes", "no front\n");
+    put("list", &with("description: [a, b]"));
+    put(
+        "text-below",
+        "---\nname: text-below\ndescription: d\n# Title\n- [text\n",
+    );
+    put("unended", "---\nname: unended\ndescription: d\n");
+    let long = |chars: usize| {
+        format!(
+            "---\nname: w{chars}\ndescription: {}\n---\n",
+            "é".repeat(chars)
+        )
+    };
+    put("w1024", &long(1024));
+    put("w1025", &long(1025));
     symlink(host.path("skills/good/SKILL.md"), {
         fs::create_dir(host.path("skills/linked")).unwrap();
         host.path("skills/linked/SKILL.md")
@@ -428,8 +442,12 @@ fn what_a_folder_of_skills_holds_is_hostile() {
         .iter()
         .map(|it| it["skill"].as_str().unwrap())
         .collect();
-    assert_eq!(ids, ["skill:a", "skill:control", "skill:good"], "{out}");
+    let wanted = ["a", "control", "good", "unended", "w1024", "w1025"];
+    assert_eq!(ids, wanted.map(|name| format!("skill:{name}")), "{out}");
     let flaws = |at: usize| skills[at]["flaws"].to_string();
+    assert!(flaws(3).contains("second line `---`"), "{}", flaws(3));
+    assert_eq!(skills[4]["flaws"], json!([]), "{out}");
+    assert!(flaws(5).contains("more than 1024"), "{}", flaws(5));
     assert!(
         flaws(0).contains("is not that of its folder"),
         "{}",
@@ -439,6 +457,8 @@ fn what_a_folder_of_skills_holds_is_hostile() {
     let broken = shown["broken"].to_string();
     for (name, why) in [
         ("none", "no `description`"),
+        ("list", "`description` is not a text"),
+        ("text-below", "second line `---`"),
         ("deep", "more than 8 levels"),
         ("bomb", "anchor (&)"),
         ("huge", "bytes stand before"),

@@ -61,7 +61,7 @@ pub struct Args {
     #[arg(long)]
     pub lean: bool,
     /// List over MCP only core:search-tools and core:call-tool, by which all tools are found and
-    /// called; it lists less than --lean
+    /// called
     #[arg(long)]
     pub lazy: bool,
     /// How changes of tools and policies are noticed
@@ -72,12 +72,9 @@ pub struct Args {
 impl Args {
     /// What lists over MCP say of tools.
     fn style(&self) -> mcp::ListStyle {
-        if self.lazy {
-            mcp::ListStyle::Lazy
-        } else if self.lean {
-            mcp::ListStyle::Lean
-        } else {
-            mcp::ListStyle::Whole
+        mcp::ListStyle {
+            is_lean: self.lean,
+            is_lazy: self.lazy,
         }
     }
 }

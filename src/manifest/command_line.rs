@@ -79,11 +79,32 @@ impl CommandLine {
                 reader.error(Code::Schema, "/execution", message);
             }
         }
-        let usual = left
-            .into_iter()
-            .map(|name| (name.clone(), format!("--{name}")));
-        line.flags.extend(usual);
+        line.add_usual_flags(reader, left);
         Some(line)
+    }
+
+    /// Gives each parameter without a place its usual flag. A flag that is not one would make its
+    /// value a flag: a parameter "" would become `--VALUE`.
+    fn add_usual_flags(&mut self, reader: &mut Reader<'_>, names: BTreeSet<String>) {
+        let mut problems = Vec::new();
+        for name in names {
+            if !is_flag_name(&name) {
+                let words = "is not the name of a flag (letters and digits, and after the first \
+                    of these '.', '_' and '-'): give it a flag in `flags`";
+                problems.push(format!("'{}' {words}", text::head(&name, 80)));
+            }
+            let flag = format!("--{name}");
+            self.flags.insert(name, flag);
+        }
+        let mut known = BTreeSet::new();
+        let shared = self.flags.iter().filter(|it| !known.insert(it.1));
+        problems.extend(shared.map(|(name, _)| {
+            let name = text::head(name, 80);
+            format!("'{name}' has the flag of another parameter: give it its own in `flags`")
+        }));
+        for problem in problems {
+            reader.error(Code::Schema, "/execution", problem);
+        }
     }
 
     /// The parameters that have a place.
@@ -143,6 +164,13 @@ impl CommandLine {
             stdin: stdin.collect(),
         })
     }
+}
+
+/// Whether `--` and this name have the form that the schema asks of `flags`.
+fn is_flag_name(name: &str) -> bool {
+    let mut bytes = name.bytes();
+    bytes.next().is_some_and(|it| it.is_ascii_alphanumeric())
+        && bytes.all(|it| it.is_ascii_alphanumeric() || b"._-".contains(&it))
 }
 
 /// The texts of a value: one for each entry of a list. What is not a text is written as JSON.

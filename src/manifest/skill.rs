@@ -23,6 +23,8 @@ const MAX_FRONT_BYTES: usize = 16 << 10;
 const MAX_VALUES: usize = 1_000;
 const MAX_DEPTH: usize = 8;
 const MAX_NAME: usize = 64;
+/// Longest description by the format of skills, characters.
+const MAX_DESCRIPTION_CHARS: usize = 1024;
 
 static BARE: LazyLock<Manifest> = LazyLock::new(|| {
     let read = file::read(include_bytes!("skill.tool.json"));
@@ -48,10 +50,22 @@ pub fn read(
             "its `name` is not that of its folder: it is known as {name}"
         ));
     }
-    let description = front.get("description").and_then(Value::as_str);
-    let description = description.unwrap_or("").trim().to_owned();
+    let description = match front.get("description") {
+        Some(Value::String(text)) => text.trim().to_owned(),
+        None | Some(Value::Null) => String::new(),
+        Some(_) => {
+            let why = "its `description` is not a text: put it in quotes";
+            return Err(refuse(why.to_owned()));
+        }
+    };
     if description.is_empty() {
         return Err(refuse("it has no `description`".to_owned()));
+    }
+    if description.chars().count() > MAX_DESCRIPTION_CHARS {
+        flaws.push(format!(
+            "its `description` has more than {MAX_DESCRIPTION_CHARS} characters, which other \
+            clients do not take: shorten it"
+        ));
     }
     front.insert("name".to_owned(), name.clone().into());
     front.insert("description".to_owned(), description.clone().into());
@@ -92,22 +106,27 @@ fn front_matter(bytes: &[u8]) -> Result<(Map<String, Value>, Vec<String>), Strin
     if lines.next() != Some("---") {
         return Err("its first line is not `---`".to_owned());
     }
-    let lines: Vec<&str> = lines.take_while(|line| *line != "---").collect();
+    let lines: Vec<&str> = lines.collect();
+    let end = lines.iter().position(|line| *line == "---");
+    let lines = lines.get(..end.unwrap_or(lines.len())).unwrap_or_default();
     let front = lines.join("\n");
     if front.len() > MAX_FRONT_BYTES {
         return Err(format!(
             "more than {MAX_FRONT_BYTES} bytes stand before the second line `---`"
         ));
     }
-    match values(&front) {
-        Ok(front) => Ok((front, Vec::new())),
-        Err(why) => {
-            let repaired: Vec<String> = lines.iter().map(|line| quoted(line)).collect();
-            let read = values(&repaired.join("\n")).map_err(|_| why)?;
-            let flaw = "a value with a colon is read as if it stood in quotes: quote it";
-            Ok((read, vec![flaw.to_owned()]))
-        }
+    let unended = "a second line `---` is missing, so that the whole file is read as YAML: add it";
+    let mut flaws = Vec::new();
+    if end.is_none() {
+        flaws.push(unended.to_owned());
     }
+    let read = values(&front).or_else(|why| {
+        let repaired: Vec<String> = lines.iter().map(|line| quoted(line)).collect();
+        let flaw = "a value with a colon is read as if it stood in quotes: quote it";
+        flaws.push(flaw.to_owned());
+        values(&repaired.join("\n")).map_err(|_| end.map_or(unended.to_owned(), |_| why))
+    });
+    Ok((read?, flaws))
 }
 
 /// A line `name: text with a colon: in it` as it was most likely meant.

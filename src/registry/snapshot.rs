@@ -266,7 +266,7 @@ impl Snapshot {
                 .person(self.unread(id).unwrap_or_default());
         }
         let end = match self.near(id, known).join(", ") {
-            near if near.is_empty() => "The list of tools has all known names.".to_owned(),
+            near if near.is_empty() => "No known name is like it.".to_owned(),
             near => format!("Did you mean {near}?"),
         };
         let fault = fault(format!("Unknown tool '{shown}'. {end}"));

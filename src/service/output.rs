@@ -405,7 +405,11 @@ pub fn advice(fault: &Fault) -> Option<&'static str> {
             "Wait a little, then make the same call again. If it fails again, tell the operator, \
             naming the call ID."
         }
-        Kind::ToolNotFoundError => "List the tools and use one of those names.",
+        // A list may be the whole one, or of two tools by which others are found and called.
+        Kind::ToolNotFoundError => {
+            "List the tools, or search for one if the list has a tool for that, and use one of \
+            those names."
+        }
         Kind::ParameterValidationError | Kind::ActionParseError => {
             "Correct the arguments and call again."
         }

@@ -106,6 +106,41 @@ fn an_operation_becomes_a_tool_that_makes_its_request() {
     playground.expect("custom:pet", &input.to_string(), "SecurityError");
 }
 
+/// What OpenAPI allows beside the usual form of a document.
+#[test]
+fn an_operation_may_be_written_in_every_way_that_is_legal() {
+    let mut document: Value = serde_json::from_str(PETS).unwrap();
+    let path = "/pets/{petId}";
+    let mut item = document["paths"][path].take();
+    item["parameters"][0]["schema"] = json!(true);
+    let content = &mut item["put"]["requestBody"]["content"];
+    *content = json!({"application/json; charset=utf-8": content["application/json"].take()});
+    document["components"]["pathItems"] = json!({ "Pet": item });
+    document["paths"][path] = json!({"$ref": "#/components/pathItems/Pet"});
+    document["paths"]["/others"] = json!({"$ref": "others.json"});
+    document["paths"]["x-note"] = json!("not a path");
+    let pet = &mut document["components"]["schemas"]["Pet"];
+    pet["properties"]["any"] = json!(true);
+    pet["properties"]["none"] = json!(false);
+    pet["additionalProperties"] = json!(false);
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let (_, server) = drafted(&playground, &document.to_string(), "updatePet");
+    let call = |body: Value, wanted: &str| {
+        let input = json!({"petId": "1", "body": body}).to_string();
+        playground.expect("custom:pet", &input, wanted);
+    };
+    call(json!({"name": "x", "none": 1}), "ParameterValidationError");
+    call(json!({"name": "x", "more": 1}), "ParameterValidationError");
+    let heard = echo(server);
+    call(json!({"name": "x", "any": [1]}), "ok");
+    let request = heard.join().unwrap();
+    assert!(
+        request.contains("Content-Type: application/json; charset=utf-8\r\n")
+            && request.contains("\"any\": [1]"),
+        "{request}"
+    );
+}
+
 /// As code, the texts would end the script, or leave a file.
 #[test]
 fn what_a_document_says_is_never_code() {
@@ -142,6 +177,11 @@ fn a_document_that_cannot_be_used_is_refused_and_nothing_is_made() {
         *document.pointer_mut(pointer).unwrap() = value;
         document.to_string()
     };
+    let without = |name: &str| {
+        let mut document: Value = serde_json::from_str(PETS).unwrap();
+        document.as_object_mut().unwrap().remove(name);
+        document.to_string()
+    };
     let server = |url: &str| with("/servers/0/url", json!(url));
     let pet = |schema: Value| with("/components/schemas/Pet", schema);
     let fan = |n: usize| json!({ "$ref": format!("#/components/schemas/S{n}") });
@@ -163,6 +203,21 @@ fn a_document_that_cannot_be_used_is_refused_and_nothing_is_made() {
         (server("https://pets.example.com/?a=b"), "servers[0].url"),
         (server("https://999.1.1.1/"), "is not a host"),
         (with("/servers", json!("x")), "the form"),
+        (with("/servers", json!([])), "servers[0].url '/'"),
+        (without("servers"), "servers[0].url '/'"),
+        (without("openapi"), "Swagger 2.0"),
+        ("[]".to_owned(), "3.0 or 3.1"),
+        (without("paths"), "0 operations"),
+        (without("components"), "is not in the document"),
+        (
+            with("/components/securitySchemes", json!({}))
+                .replace("\"paths\"", "\"security\":[{\"token\":[]}],\"paths\""),
+            "'#/components/securitySchemes/token' is not in the document",
+        ),
+        (
+            with("/paths", json!({"/pets": {"$ref": "pets.json"}})),
+            "/pets leads out of the document",
+        ),
         (
             pet(to("https://x.example.com/pet.json")),
             "leads out of the document",

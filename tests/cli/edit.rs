@@ -3,6 +3,12 @@
 use super::advice::text_tool;
 use crate::prelude::*;
 
+fn edit(host: &Host, tool: &str, answers: &str) -> Ended {
+    let mut command = host.process();
+    command.args(["new", tool, "--edit"]);
+    finish(command, answers.as_bytes())
+}
+
 #[test]
 fn each_field_is_asked_for_checked_and_written_at_the_end() {
     let host = host();
@@ -10,16 +16,7 @@ fn each_field_is_asked_for_checked_and_written_at_the_end() {
     text_tool(&host, "custom:other", "Adds.", "A number.", json!([]));
     let file = host.path("user_scripts/weak/weak.tool.json");
     let before = fs::read_to_string(&file).unwrap();
-    let edit = |answers: &str| {
-        finish(
-            {
-                let mut command = host.process();
-                command.args(["new", "weak", "--edit"]);
-                command
-            },
-            answers.as_bytes(),
-        )
-    };
+    let edit = |answers: &str| edit(&host, "weak", answers);
     // The fields, as it asks for them when each is kept.
     let kept = edit(&"\n".repeat(40));
     assert_eq!(kept.code, Some(0), "{kept:?}");
@@ -98,4 +95,37 @@ fn each_field_is_asked_for_checked_and_written_at_the_end() {
         unknown.0 == 2 && unknown.2.contains("no manifest that loads"),
         "{unknown:?}"
     );
+}
+
+#[test]
+fn a_question_without_an_answer_changes_nothing() {
+    let host = host();
+    let parameters = json!({"type": "object", "properties": {"n": {"type": "integer"}}});
+    let all = json!({"description": "Adds.", "parameters": parameters});
+    host.tool("custom:bare", all);
+    let file = host.path("user_scripts/bare/bare.tool.json");
+    // As no program writes it.
+    let before = fs::read_to_string(&file).unwrap() + "\n\n";
+    fs::write(&file, &before).unwrap();
+    let kept = edit(&host, "bare", &"\n".repeat(40));
+    assert!(
+        kept.code == Some(0)
+            && kept
+                .text()
+                .contains("/parameters/properties/n/description: "),
+        "{kept:?}"
+    );
+    assert!(kept.text().contains("nothing was written"), "{kept:?}");
+    assert_eq!(fs::read_to_string(&file).unwrap(), before);
+    let said = kept.text();
+    let asked = said.lines().filter_map(|line| line.split_once(": "));
+    let answers = asked.map(|(field, _)| match field {
+        "/description" => "Adds two.\n",
+        _ => "\n",
+    });
+    let ended = edit(&host, "bare", &answers.collect::<String>());
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let after: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    assert_eq!(after["description"], "Adds two.");
+    assert_eq!(after["parameters"], parameters);
 }

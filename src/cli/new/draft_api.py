@@ -10,15 +10,21 @@ place, notes, parts = "the document", [], []
 
 
 def at(value):
-    """A value, or what the reference in it leads to."""
+    """A value, or what the reference in it leads to. The schemas true and false become {} and not {}."""
     for _ in range(MOST_DEEP):
+        if isinstance(value, bool):
+            return {} if value else {"not": {}}
         if "$ref" not in value:
             return value
         reference, value = value["$ref"], spec
         if reference[:2] != "#/":
             raise ValueError(f"the reference {reference!r} leads out of the document: write what it leads to into it")
         for name in unquote(reference[2:]).split("/"):
-            value = value[name.replace("~1", "/").replace("~0", "~")]
+            name = name.replace("~1", "/").replace("~0", "~")
+            try:
+                value = value[int(name) if isinstance(value, list) else name]
+            except (LookupError, TypeError, ValueError):
+                raise ValueError(f"{reference!r} is not in the document: write it there") from None
     raise ValueError("its references lead in a circle")
 
 
@@ -27,15 +33,17 @@ def schema(value, depth=0):
     parts.append(depth)
     if len(parts) > MOST_PARTS:
         raise ValueError(f"it has more than {MOST_PARTS} parts: shorten it in a copy of the document")
-    if depth > MOST_DEEP or not isinstance(value, dict):
+    if depth > MOST_DEEP:
         return {}
     value = at(value)
     kept = {name: value[name] for name in KEPT if name in value}
+    if value.get("not") == {}:
+        kept["not"] = {}
     sent = {name: each for name, each in value.get("properties", {}).items() if not at(each).get("readOnly")}
     if sent:
         kept["properties"] = {name: schema(each, depth + 1) for name, each in sent.items()}
         kept["required"] = [name for name in value.get("required", []) if name in sent]
-    kept |= {name: schema(value[name], depth + 1) for name in ("items", "additionalProperties") if name in value}
+    kept |= {name: value[name] is not False and schema(value[name], depth + 1) for name in ("items", "additionalProperties") if name in value}
     for name in {"allOf", "anyOf", "oneOf"} & value.keys():
         kept[name] = [schema(each, depth + 1) for each in value[name]]
     return {"anyOf": [kept, {"type": "null"}]} if value.get("nullable") else kept
@@ -43,7 +51,7 @@ def schema(value, depth=0):
 
 def header(name):
     """The header that has the key of a security scheme. None: another place has it."""
-    scheme = at(spec["components"]["securitySchemes"][name])
+    scheme = at({"$ref": "#/components/securitySchemes/" + name})
     if scheme["type"] == "apiKey":
         return scheme["in"] == "header" and {"name": scheme["name"], "value": "{}"}
     word = scheme.get("scheme", "bearer").title()
@@ -62,9 +70,11 @@ def keys(found):
 
 
 def chosen(wanted):
+    items = {path: item for path, item in spec.get("paths", {}).items() if path[:1] == "/"}
+    outside = [path for path, item in items.items() if item.get("$ref", "#")[:1] != "#"]
     every = [
         (f"{method.upper()} {path}", item[method].get("operationId", ""), item)
-        for path, item in spec["paths"].items()
+        for path, item in ((path, at(items[path])) for path in items if path not in outside)
         for method in item
         if method in METHODS
     ]
@@ -72,18 +82,19 @@ def chosen(wanted):
     if len(found) == 1:
         return found[0]
     lines = [f"  {name}  {own}"[:150] for name, own, _ in every[:MOST_LISTED]]
+    lines += [f"  {path} leads out of the document: write what it leads to into it"[:150] for path in outside[:MOST_LISTED]]
     raise ValueError("\n".join([f"name one of its {len(every)} operations with --operation ID, or 'GET /PATH'", *lines]))
 
 
 def draft(text, entry):
     global spec, place
     spec = json.loads(text)
-    if spec["openapi"][:3] not in ("3.0", "3.1"):
-        raise ValueError("it is not a document of OpenAPI 3.0 or 3.1")
+    if not isinstance(spec, dict) or str(spec.get("openapi"))[:3] not in ("3.0", "3.1"):
+        raise ValueError("it is not a document of OpenAPI 3.0 or 3.1: convert it to one (of Swagger 2.0, too)")
     place, item = chosen(entry)
     method, path = place.split(" ", 1)
     found = item[method.lower()]
-    server = (found.get("servers") or item.get("servers") or spec["servers"])[0]["url"]
+    server = (found.get("servers") or item.get("servers") or spec.get("servers") or [{"url": "/"}])[0]["url"]
     address = re.fullmatch(SERVER, server, re.A)
     if not address:
         raise ValueError(f"servers[0].url {server!r} is not a whole plain address: write https://HOST/PATH, without variables, user and query")
@@ -94,7 +105,7 @@ def draft(text, entry):
     body = at(found.get("requestBody", {}))
     taken = {"body": {**body, "in": "body"}} if body else {}
     for name, each in body.get("content", {}).items():
-        if re.fullmatch(r"application/([\w.-]+\+)?json", name, re.A):
+        if re.fullmatch(r"application/([\w.-]+\+)?json *(;[ -~]*)?", name, re.A):
             taken["body"] |= {**each, "name": name}
     for each in item.get("parameters", []) + found.get("parameters", []):
         each = at(each)

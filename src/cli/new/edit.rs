@@ -9,7 +9,7 @@ use crate::cli::words;
 use crate::manifest::{self, Manifest};
 use crate::registry::{self, Tool};
 use anyhow::{Context, anyhow, bail};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::io::{BufRead, Read};
 
 /// Longest answer, bytes.
@@ -20,18 +20,25 @@ pub fn run(settings: &Settings, tool: &Tool) -> anyhow::Result<()> {
     let before = std::fs::read_to_string(path)?;
     let document = json::parse(before.as_bytes(), Dialect::Strict)
         .map_err(|_| anyhow!("its comments would be lost: edit it by hand"))?;
-    let mut value = document.value;
-    let parameters = value.pointer_mut("/parameters/properties");
-    let parameters = parameters.and_then(Value::as_object_mut);
-    for schema in parameters.into_iter().flat_map(|all| all.values_mut()) {
-        if let Some(members) = schema.as_object_mut() {
-            members.entry("description").or_insert(json!(""));
-        }
+    let mut value = document.value.clone();
+    for (_, schema) in parameters(&mut value) {
+        schema.entry("description").or_insert(json!(""));
     }
     let mut pointers = Vec::new();
     fields(&value, String::new(), &mut pointers);
     for pointer in pointers {
         ask(settings, tool, &mut value, &pointer)?;
+    }
+    // What was added to be asked for, and was not answered, is taken out.
+    for (name, schema) in parameters(&mut value) {
+        let old = &document.value["parameters"]["properties"][name]["description"];
+        if old.is_null() && schema["description"] == "" {
+            schema.shift_remove("description");
+        }
+    }
+    if value == document.value {
+        words::say("Nothing was changed, so nothing was written.");
+        return Ok(());
     }
     if std::fs::read_to_string(path)? != before {
         bail!("it was changed meanwhile, so nothing was written");
@@ -39,6 +46,13 @@ pub fn run(settings: &Settings, tool: &Tool) -> anyhow::Result<()> {
     words::write_file(path, &format!("{value:#}\n"), true)?;
     words::say("Written.");
     Ok(())
+}
+
+/// The parameters whose schemas are objects.
+fn parameters(manifest: &mut Value) -> impl Iterator<Item = (&String, &mut Map<String, Value>)> {
+    let all = manifest.pointer_mut("/parameters/properties");
+    let all = all.and_then(Value::as_object_mut).into_iter().flatten();
+    all.filter_map(|(name, schema)| Some((name, schema.as_object_mut()?)))
 }
 
 /// The pointers of all values that hold no others by name.

@@ -10,6 +10,7 @@ use rust_stemmers::{Algorithm, Stemmer};
 use serde_json::Value;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, LazyLock};
+use unicode_normalization::UnicodeNormalization;
 
 /// How much a word counts in the name of a tool, in its tags, in its description and in the names of
 /// its parameters. (Measured with the questions of tests/search, as is all that has a number here.)
@@ -260,12 +261,13 @@ fn counts_of(manifest: &Manifest) -> WordCounts {
 }
 
 /// The words of a text in small letters. Names of code are taken apart (`resizeImage`, `PDFReader`,
-/// `snake_case`). Of scripts that put no spaces between words each two neighbours are a word.
+/// `snake_case`). Of scripts that put no spaces between words each two neighbours are a word. An accent
+/// is part of its letter, however it was typed, and `ß` is `ss`, as where a word is in capitals.
 fn words(text: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word = String::new();
     let mut previous = None;
-    let mut chars = text.chars().peekable();
+    let mut chars = text.nfc().peekable();
     while let Some(c) = chars.next() {
         let next = chars.peek().copied();
         if is_unspaced(c) {
@@ -279,7 +281,10 @@ fn words(text: &str) -> Vec<String> {
             if begins_word(previous, c, next) {
                 words.push(std::mem::take(&mut word));
             }
-            word.extend(c.to_lowercase());
+            match c {
+                'ß' | 'ẞ' => word.push_str("ss"),
+                c => word.extend(c.to_lowercase()),
+            }
         } else {
             words.push(std::mem::take(&mut word));
         }

@@ -123,11 +123,14 @@ fn check_target(uri: &Uri) -> Result<(), &'static str> {
     for part in uri.query().into_iter().flat_map(|query| query.split('&')) {
         let known = part
             .split_once('=')
-            .filter(|(name, value)| PARAMETERS.contains(name) && is_text(value));
+            .filter(|(name, _)| PARAMETERS.contains(name));
         // The part is not shown: it may be a secret in the wrong place.
-        let (name, _) = known.ok_or(
+        let (name, value) = known.ok_or(
             "The query holds an unknown parameter. Tokens go into the Authorization header alone.",
         )?;
+        if !is_text(value) {
+            return Err("The query is not UTF-8.");
+        }
         if !seen.insert(name) {
             return Err("The query holds a parameter twice.");
         }

@@ -37,21 +37,20 @@ pub struct ToolList {
 const LAZY: [&str; 2] = ["core:call-tool", "core:search-tools"];
 
 /// What lists say of tools.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ListStyle {
-    #[default]
-    Whole,
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ListStyle {
     /// Short descriptions, and no schemas of outputs.
-    Lean,
+    pub is_lean: bool,
     /// Only the tools by which all others are found and called.
-    Lazy,
+    pub is_lazy: bool,
 }
 
 impl ListStyle {
     fn shows(self, manifest: &Manifest) -> bool {
-        match self {
-            ListStyle::Lazy => LAZY.contains(&manifest.id.as_str()),
-            ListStyle::Whole | ListStyle::Lean => manifest.is_listed,
+        if self.is_lazy {
+            LAZY.contains(&manifest.id.as_str())
+        } else {
+            manifest.is_listed
         }
     }
 }
@@ -203,11 +202,10 @@ fn cursor_name(cursor: &str) -> Option<String> {
 /// A manifest as a tool that the strictest client and model API takes. The service also checks what
 /// is left out here. `effects`: what it may touch here, where that is known.
 fn describe(manifest: &Manifest, name: &str, effects: Option<Effects>, style: ListStyle) -> Tool {
-    let is_lean = style == ListStyle::Lean;
     let whole = export::description(manifest);
     let mut tool = Tool::new(
         name.to_owned(),
-        if is_lean {
+        if style.is_lean {
             export::short(&whole)
         } else {
             whole
@@ -217,8 +215,8 @@ fn describe(manifest: &Manifest, name: &str, effects: Option<Effects>, style: Li
     .with_title(text::printable(&manifest.display_name))
     .with_meta(meta(manifest));
     // The answer to a call that runs in the background is its receipt.
-    if let Some(schema) =
-        export::output_schema(manifest).filter(|_| !is_lean && !manifest.execution.asynchronous)
+    if let Some(schema) = export::output_schema(manifest)
+        .filter(|_| !style.is_lean && !manifest.execution.asynchronous)
     {
         tool = tool.with_raw_output_schema(Arc::new(schema));
     }

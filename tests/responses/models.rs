@@ -714,7 +714,7 @@ fn the_arguments_of_a_turn_are_in_the_bound_of_a_response() {
     let arguments = json!({ "text": long });
     let calls: Vec<(&str, Value)> = (0..60).map(|_| ("esc__gone", arguments.clone())).collect();
     let model = Model::new(vec![asks(&calls), asks(&calls), says(&["done"])]);
-    let (playground, web) = model.host(adder, "");
+    let (playground, web) = model.host(adder, "tokens = 1_000_000\n");
     let response = check(&run(&web, &body(json!("go"))));
     assert_eq!(
         (&response["status"], &response["error"]["code"]),

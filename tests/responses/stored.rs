@@ -144,7 +144,9 @@ fn short_requests_cannot_fill_the_memory_with_what_they_continue() {
 fn a_response_without_room_says_so() {
     let long = "x".repeat(200_000);
     let model = Model::new(vec![says(&[long.as_str(); 38])]);
-    let (_playground, web, [alice]) = model.host_for(["alice"], |_| {});
+    let (playground, config) = model.playground(|_| {}, "tokens = 1_000_000\n");
+    let (file, [alice]) = tokens(&playground, ["alice"]);
+    let web = Web::start(&playground, &["--config", &config, "--token-file", &file]);
     let ask = |method: &str, path: &str, body: &str| web.ask(method, path, &[&alice], body);
     let mut body = json!({"model": "tiny", "input": "go"});
     let whole = ask("POST", "/v1/responses", &body.to_string()).json();

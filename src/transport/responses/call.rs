@@ -1,5 +1,6 @@
 //! A tool call of a model.
 
+use crate::manifest::ClientTool;
 use serde_json::{Map, Value};
 
 /// A call as its model asked for it.
@@ -18,6 +19,9 @@ pub struct ToolCall {
     pub code: Option<String>,
     /// The tool's text is the answer to the person.
     pub is_final: bool,
-    /// Members that come back as they are (`caller`, `namespace`).
+    /// For what kind of tool its model wrote it: what the model reads of it has the same form.
+    pub form: ClientTool,
+    /// Members that come back as they are (`caller`, `namespace`), where its item has none of the
+    /// name.
     pub passed_on: Map<String, Value>,
 }

@@ -95,11 +95,16 @@ impl OwnTools {
     }
 }
 
+/// The type of a definition, and the value with its members: Chat Completions write them one level
+/// deeper, below the name of the type.
+fn unnested(definition: &Value) -> (&str, &Value) {
+    let kind = definition["type"].as_str().unwrap_or_default();
+    (kind, definition.get(kind).unwrap_or(definition))
+}
+
 /// One definition as a tool, whose id is its name. `Err` begins with the member.
 fn read(definition: &Value) -> Result<Tool, String> {
-    let kind = definition["type"].as_str().unwrap_or_default();
-    // Chat completions write the definition of a function one level deeper.
-    let own = definition.get(kind).unwrap_or(definition);
+    let (kind, own) = unnested(definition);
     let name = match kind {
         "function" | "custom" => own["name"].as_str().unwrap_or_default(),
         "local_shell" | "shell" => kind,
@@ -118,6 +123,12 @@ fn read(definition: &Value) -> Result<Tool, String> {
             ".name: must be 1 to {MAX_NAME_CHARS} of A-Za-z0-9_-."
         ));
     }
+    let environment = &own["environment"];
+    if kind == "shell" && !environment.is_null() && *environment != json!({"type": "local"}) {
+        let why = ".environment: the client runs its shell, and no container is here: leave it out, \
+                   or send {\"type\": \"local\"}.";
+        return Err(why.to_owned());
+    }
     let mut handler = json!({"type": "definition-only", "kind": kind});
     let mut document = json!({
         // A name alone is not the id of a manifest.
@@ -127,7 +138,11 @@ fn read(definition: &Value) -> Result<Tool, String> {
         "version": "1.0.0",
     });
     if kind == "custom" && !own["format"].is_null() {
-        handler["format"] = own["format"].clone();
+        let (kind, format) = unnested(&own["format"]);
+        handler["format"] = format.clone();
+        if format.is_object() {
+            handler["format"]["type"] = json!(kind);
+        }
     }
     if kind == "function" && !own["parameters"].is_null() {
         document["parameters"] = own["parameters"].clone();
@@ -170,12 +185,17 @@ mod tests {
             json!({"type": "function", "function": {"name": "older", "parameters": null}}),
             json!({"type": "custom", "name": "sql", "format":
                    {"type": "grammar", "syntax": "regex", "definition": "(?=look)ahead"}}),
+            json!({"type": "custom", "custom": {"name": "chat", "format": {"type": "grammar",
+                   "grammar": {"syntax": "lark", "definition": "start: \"a\""}}}}),
             json!({"type": "local_shell"}),
             json!({"type": "shell", "environment": {"type": "local"}}),
         ];
         let own = OwnTools::read(&definitions, |_| false).expect("read");
         let names: Vec<&str> = own.iter().map(|tool| tool.manifest.id.as_str()).collect();
-        assert_eq!(names, ["weather", "older", "sql", "local_shell", "shell"]);
+        assert_eq!(
+            names,
+            ["weather", "older", "sql", "chat", "local_shell", "shell"]
+        );
         assert!(matches!(own.runs("sql"), ClientRuns::Own(_)));
         assert!(matches!(own.runs("x"), ClientRuns::Registered { .. }));
     }
@@ -199,6 +219,10 @@ mod tests {
             (
                 json!({"type": "custom", "name": "c", "format": {"type": "grammar"}}),
                 "tools[0].format",
+            ),
+            (
+                json!({"type": "shell", "environment": {"type": "container_auto"}}),
+                "tools[0].environment: the client runs its shell",
             ),
         ] {
             let why = refused(definition);

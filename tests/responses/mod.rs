@@ -3,6 +3,7 @@
 mod batches;
 pub mod models;
 mod random;
+mod requests;
 mod shapes;
 mod stored;
 

@@ -263,14 +263,14 @@ impl Run {
             let name = all.names.name(name).unwrap_or_else(|| name.to_owned());
             offered.contains(&name).then_some(name)
         })?;
-        if let Some(only) = &choice.only {
-            offered.retain(|name| only.contains(name));
-            tools.retain(|tool| only.iter().any(|name| name == chat_name(tool)));
-        }
-        if tools.is_empty() && choice.first == "required" {
+        offered.retain(|name| choice.allows(name));
+        tools.retain(|tool| choice.allows(chat_name(tool)));
+        let first_choice = choice.in_chat();
+        if tools.is_empty() && first_choice == "required" {
             let words = "tool_choice: required, but the model is offered no tool.";
             return Err(Refusal::malformed(words));
         }
+        request.tool_choice = Some(choice.shown());
         let Before {
             items,
             hides,
@@ -305,7 +305,7 @@ impl Run {
             offered,
             own,
             tools,
-            first_choice: choice.first,
+            first_choice,
             conversation,
             used: Usage::default(),
         })

@@ -11,12 +11,11 @@ const FORMS: &str = "tool_choice: must be none, auto, required, or one of {\"typ
     {\"type\": \"code_interpreter\", \"local_shell\" or \"shell\"} and {\"type\": \
     \"allowed_tools\", \"mode\": \"auto\" or \"required\", \"tools\": […]}.";
 
-/// A choice that was read.
-pub struct ToolChoice {
-    /// For the first turn, as Chat Completions write it.
-    pub first: Value,
-    /// The names of the only tools that the model is offered. `None`: the choice names none.
-    pub only: Option<Vec<String>>,
+/// A choice that was read. Tools have the names by which the model is offered them.
+pub enum ToolChoice {
+    Any(Mode),
+    Tool(String),
+    Allowed { mode: Mode, names: Vec<String> },
 }
 
 #[derive(Deserialize)]
@@ -26,9 +25,9 @@ enum Written {
     Tool(Chosen),
 }
 
-#[derive(Deserialize, Serialize)]
+#[derive(Clone, Copy, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Mode {
+pub enum Mode {
     None,
     Auto,
     Required,
@@ -84,17 +83,42 @@ impl ToolChoice {
             })
         };
         let written = written.map_or(Ok(Written::Mode(Mode::Auto)), Written::deserialize);
-        let (first, only) = match written.map_err(|_| Refusal::malformed(FORMS))? {
-            Written::Mode(mode) => (json!(mode), None),
+        Ok(match written.map_err(|_| Refusal::malformed(FORMS))? {
+            Written::Mode(mode) => ToolChoice::Any(mode),
             Written::Tool(Chosen::AllowedTools { mode, tools }) => {
                 let names = tools.iter().map(name).collect::<Result<_, _>>()?;
-                (json!(mode), Some(names))
+                ToolChoice::Allowed { mode, names }
             }
-            Written::Tool(chosen) => {
-                let function = json!({"name": name(&chosen)?});
-                (json!({"type": "function", "function": function}), None)
+            Written::Tool(chosen) => ToolChoice::Tool(name(&chosen)?),
+        })
+    }
+
+    /// Whether the model is offered a tool at all.
+    pub fn allows(&self, tool: &str) -> bool {
+        match self {
+            ToolChoice::Allowed { names, .. } => names.iter().any(|name| name == tool),
+            ToolChoice::Any(_) | ToolChoice::Tool(_) => true,
+        }
+    }
+
+    /// For one turn, as Chat Completions write it.
+    pub fn in_chat(&self) -> Value {
+        match self {
+            ToolChoice::Any(mode) | ToolChoice::Allowed { mode, .. } => json!(mode),
+            ToolChoice::Tool(name) => json!({"type": "function", "function": {"name": name}}),
+        }
+    }
+
+    /// As a response shows it.
+    pub fn shown(&self) -> Value {
+        let function = |name: &String| json!({"type": "function", "name": name});
+        match self {
+            ToolChoice::Any(mode) => json!(mode),
+            ToolChoice::Tool(name) => function(name),
+            ToolChoice::Allowed { mode, names } => {
+                let tools: Vec<Value> = names.iter().map(function).collect();
+                json!({"type": "allowed_tools", "mode": mode, "tools": tools})
             }
-        };
-        Ok(ToolChoice { first, only })
+        }
     }
 }

@@ -5,7 +5,7 @@ use super::client_call::ClientRuns;
 use crate::base::text;
 use crate::executor::CallDeadline;
 use crate::fault::{Fault, Kind};
-use crate::manifest::{self, schema::Schema};
+use crate::manifest::{self, ClientTool, Handler, schema::Schema};
 use crate::quantity::MAX_REGEX_BYTES;
 use crate::registry::Tool;
 use serde_json::{Value, json};
@@ -76,6 +76,14 @@ impl OwnTools {
             .await?
     }
 
+    /// The name of the tool of a definition.
+    pub fn name_of(definition: &Value) -> &str {
+        match unnested(definition) {
+            (kind @ ("local_shell" | "shell" | "tool_search"), _) => kind,
+            (_, own) => own["name"].as_str().unwrap_or_default(),
+        }
+    }
+
     pub fn find(&self, name: &str) -> Option<&Arc<Tool>> {
         self.0.iter().find(|tool| tool.manifest.id == name)
     }
@@ -106,8 +114,8 @@ fn unnested(definition: &Value) -> (&str, &Value) {
 fn read(definition: &Value) -> Result<Tool, String> {
     let (kind, own) = unnested(definition);
     let name = match kind {
-        "function" | "custom" => own["name"].as_str().unwrap_or_default(),
-        "local_shell" | "shell" => kind,
+        "function" | "custom" | "local_shell" | "shell" => OwnTools::name_of(definition),
+        "tool_search" if own["execution"] == "client" => OwnTools::name_of(definition),
         _ => {
             let kind = text::printable(&text::head(kind, 80));
             return Err(format!(
@@ -129,6 +137,8 @@ fn read(definition: &Value) -> Result<Tool, String> {
                    or send {\"type\": \"local\"}.";
         return Err(why.to_owned());
     }
+    let is_search = kind == "tool_search";
+    let kind = if is_search { "function" } else { kind };
     let mut handler = json!({"type": "definition-only", "kind": kind});
     let mut document = json!({
         // A name alone is not the id of a manifest.
@@ -163,6 +173,9 @@ fn read(definition: &Value) -> Result<Tool, String> {
                 )
             })
         })?;
+    if is_search {
+        manifest.handler = Handler::Client(ClientTool::ToolSearch);
+    }
     manifest.id = name.to_owned();
     manifest.model_name = Some(name.to_owned());
     Ok(Tool::of_request(manifest))

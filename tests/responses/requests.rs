@@ -1,7 +1,7 @@
 //! What the bodies of requests hold: every form of a call, and the words about what is wrong.
 
 use super::models::{Model, asks, body, says};
-use super::{check, told};
+use super::{check, fits, told};
 use crate::http::{Web, adder, served};
 use crate::prelude::*;
 
@@ -221,4 +221,68 @@ fn a_choice_is_by_name_or_id_and_narrows_what_is_offered() {
         last["response_format"],
         json!({"type": "json_schema", "json_schema": {"name": "n", "schema": {}, "strict": true}})
     );
+}
+
+/// A search that the client runs, the tools that it found, and namespaces.
+#[test]
+fn tools_that_a_client_finds_are_offered() {
+    let model = Model::new(vec![
+        asks(&[("tool_search", json!({"q": "weather"}))]),
+        asks(&[("lookup", json!({}))]),
+    ]);
+    let (_playground, web) = host(&model, adder);
+    let mut asked = body(json!([{"role": "user", "content": "go"}]));
+    asked["stream"] = json!(false);
+    let function = |name: &str| json!({"type": "function", "name": name, "defer_loading": true});
+    let query = json!({"type": "object", "properties": {"q": {"type": "string"}}});
+    asked["tools"] = json!([
+        {"type": "tool_search", "execution": "client", "description": "Finds.", "parameters": query},
+        {"type": "namespace", "name": "crm", "description": "d", "tools": [function("lookup")]},
+    ]);
+    let first = |asked: &Value| {
+        let reply = web.ask("POST", "/v1/responses", &[], &asked.to_string());
+        let item = reply.json()["output"][0].clone();
+        fits("items", &item);
+        item
+    };
+    let search = first(&asked);
+    assert_eq!(
+        (&search["type"], &search["execution"], &search["arguments"]),
+        (
+            &json!("tool_search_call"),
+            &json!("client"),
+            &json!({"q": "weather"})
+        )
+    );
+    let found = [
+        function("weather"),
+        function("lookup"),
+        function("esc__add"),
+    ];
+    let found = json!({"type": "tool_search_output", "call_id": search["call_id"], "status": "completed",
+        "execution": "client", "tools": found});
+    asked["input"]
+        .as_array_mut()
+        .unwrap()
+        .extend([search, found]);
+    let call = first(&asked);
+    assert_eq!(
+        (&call["type"], &call["name"], &call["namespace"]),
+        (&json!("function_call"), &json!("lookup"), &json!("crm"))
+    );
+    let names = |turn: usize| -> Vec<String> {
+        let heard = model.heard()[turn].1.clone();
+        let tools = heard["tools"].as_array().unwrap().iter();
+        tools
+            .map(|tool| tool["function"]["name"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    assert!(!names(0).contains(&"weather".to_owned()), "the control");
+    let mut offered = names(1);
+    offered.retain(|name| !name.starts_with("core__"));
+    offered.sort();
+    assert_eq!(offered, ["esc__add", "lookup", "tool_search", "weather"]);
+    asked["tools"] = json!([{"type": "programmatic_tool_calling"}]);
+    web.ask("POST", "/v1/responses", &[], &asked.to_string())
+        .is(400, "ParameterValidationError: code_interpreter");
 }

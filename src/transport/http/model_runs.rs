@@ -31,6 +31,7 @@ use http::{StatusCode, Uri};
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use std::collections::HashMap;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -212,6 +213,7 @@ struct Run {
     /// the model reads them.
     offered: Vec<String>,
     own: OwnTools,
+    namespaces: HashMap<String, String>,
     tools: Vec<Value>,
     /// What the model must do with them in its first turn.
     first_choice: Value,
@@ -248,9 +250,16 @@ impl Run {
         let who = service.catalog.who(&known.caller, label.as_deref());
         let lists = &known.server.lists;
         let all = lists.find(&service.catalog, &who, || OfferedTools::new(service, &who));
-        let narrowed = Narrowed::read(&request.tools)?;
+        let mut narrowed = Narrowed::read(&request.tools)?;
         let listed = narrowed.of(&all)?;
         let taken = ToolNames::new(known, label.as_deref()).taken();
+        let Before {
+            items,
+            hides,
+            charged,
+            submitted,
+        } = before(known, label.as_deref(), &mut request).await?;
+        narrowed.add_found(&items, &taken)?;
         let own = OwnTools::read_for(&known.caller.user, narrowed.brought, move |name| {
             taken.id(name).is_some()
         });
@@ -271,12 +280,6 @@ impl Run {
             return Err(Refusal::malformed(words));
         }
         request.tool_choice = Some(choice.shown());
-        let Before {
-            items,
-            hides,
-            charged,
-            submitted,
-        } = before(known, label.as_deref(), &mut request).await?;
         let instructions = request.instructions.as_deref();
         let conversation = Conversation::read(instructions, &items, |id| {
             all.names.name(id).unwrap_or_else(|| id.to_owned())
@@ -304,6 +307,7 @@ impl Run {
             label,
             offered,
             own,
+            namespaces: narrowed.namespaces,
             tools,
             first_choice,
             conversation,
@@ -531,12 +535,15 @@ impl Run {
         } else {
             ClientRuns::Nothing
         };
+        let namespace = self.namespaces.get(&call.name);
+        let namespace = namespace.map(|it| ("namespace".to_owned(), json!(it)));
         Planned {
             refused: (!is_offered).then(|| Fault::new(Kind::ToolNotFoundError, unknown)),
             client_runs: runs,
             call: ToolCall {
                 name: call.name,
                 arguments: call.arguments,
+                passed_on: namespace.into_iter().collect(),
                 ..ToolCall::default()
             },
         }
@@ -667,6 +674,15 @@ struct Narrowed {
     all: bool,
     /// The tools that the request brings.
     brought: Vec<Value>,
+    /// The namespaces of those that have one, by the names of the tools.
+    namespaces: HashMap<String, String>,
+}
+
+/// Tools that belong together. A model of Chat Completions is offered each by itself.
+#[derive(Deserialize)]
+struct Namespace {
+    name: String,
+    tools: Vec<Value>,
 }
 
 impl Narrowed {
@@ -700,10 +716,59 @@ impl Narrowed {
                          with a message as data: URLs, and limits are the operator's."
                     )));
                 }
+                Some("namespace") => {
+                    let read = Namespace::deserialize(tool).map_err(|_| {
+                        let words = "a namespace has a name and tools";
+                        Refusal::malformed(format!("tools[{at}]: {words}."))
+                    });
+                    narrowed.add_namespace(read?);
+                }
+                // All tools are offered at once.
+                Some("tool_search") if tool["execution"] != "client" => {}
+                Some("programmatic_tool_calling") => {
+                    return Err(Refusal::malformed(format!(
+                        "tools[{at}]: the model writes no such programs; code that calls tools of \
+                         this host is {{\"type\": \"code_interpreter\"}}."
+                    )));
+                }
                 _ => narrowed.brought.push(tool.clone()),
             }
         }
         Ok(narrowed)
+    }
+
+    fn add_namespace(&mut self, namespace: Namespace) {
+        for tool in namespace.tools {
+            let name = OwnTools::name_of(&tool).to_owned();
+            self.namespaces.insert(name, namespace.name.clone());
+            self.brought.push(tool);
+        }
+    }
+
+    /// Adds the tools that the searches among these items found and that are not there yet.
+    fn add_found(&mut self, items: &[Value], taken: &Names) -> Result<(), Refusal> {
+        let outputs = items.iter().filter(|it| it["type"] == "tool_search_output");
+        for output in outputs {
+            // Whatever else another host found is for that host.
+            let tools = output["tools"].as_array().into_iter().flatten();
+            let tools = tools.filter(|it| {
+                ["function", "custom", "namespace"]
+                    .iter()
+                    .any(|kind| it["type"] == *kind)
+            });
+            let found = Narrowed::read(&tools.cloned().collect::<Vec<_>>())?;
+            for tool in found.brought {
+                let name = OwnTools::name_of(&tool);
+                let is_there = |other: &Value| OwnTools::name_of(other) == name;
+                if taken.id(name).is_none() && !self.brought.iter().any(is_there) {
+                    if let Some(namespace) = found.namespaces.get(name) {
+                        self.namespaces.insert(name.to_owned(), namespace.clone());
+                    }
+                    self.brought.push(tool);
+                }
+            }
+        }
+        Ok(())
     }
 
     fn add(&mut self, at: usize, names: Vec<String>) {

@@ -35,7 +35,7 @@ pub const RUN_CODE: &str = "core:run-code";
 const SHAPE: &str = "The body is {\"calls\": [{\"type\": \"function_call\", \"call_id\": …, \
      \"name\": …, \"arguments\": …}, …], \"tools\": […], \"user\": …, \"atOnce\": …, \"stream\": …}, of which \
      only the calls are required; a call is an item function_call, custom_tool_call, \
-     local_shell_call or shell_call, or has the form of Chat Completions.";
+     local_shell_call, shell_call or tool_search_call, or has the form of Chat Completions.";
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -73,6 +73,12 @@ enum TurnCall {
     },
     LocalShellCall(ShellCall),
     ShellCall(ShellCall),
+    ToolSearchCall {
+        call_id: String,
+        arguments: Map<String, Value>,
+        #[serde(flatten)]
+        passed_on: Map<String, Value>,
+    },
     Function {
         id: String,
         function: NamedFunction,
@@ -107,7 +113,7 @@ impl ShellCall {
     /// The call of the tool with this name.
     fn of(self, form: ClientTool, name: &str) -> ToolCall {
         let mut arguments = self.action;
-        // What clients write for nothing is no argument.
+        // Clients write null for an argument that they leave out.
         arguments.retain(|name, value| name != "type" && !value.is_null());
         ToolCall {
             call_id: self.call_id,
@@ -152,6 +158,17 @@ impl From<TurnCall> for ToolCall {
             },
             TurnCall::LocalShellCall(call) => call.of(ClientTool::LocalShell, "local_shell"),
             TurnCall::ShellCall(call) => call.of(ClientTool::Shell, "shell"),
+            TurnCall::ToolSearchCall {
+                call_id,
+                arguments,
+                passed_on,
+            } => ToolCall {
+                call_id,
+                name: "tool_search".to_owned(),
+                arguments: Value::Object(arguments).to_string(),
+                passed_on,
+                ..ToolCall::default()
+            },
             // The messages of tools are the same for both in Chat Completions.
             TurnCall::Function { id, function } => ToolCall {
                 call_id: id,

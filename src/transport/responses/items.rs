@@ -79,6 +79,7 @@ pub fn client_item(call: &ToolCall, client: &ClientCall, is_done: bool) -> Value
         ClientTool::Custom { .. } => ("custom_tool_call", "ctc"),
         ClientTool::LocalShell => ("local_shell_call", "lsh"),
         ClientTool::Shell => ("shell_call", "sh"),
+        ClientTool::ToolSearch => ("tool_search_call", "tsc"),
     };
     let status = if is_done { "completed" } else { "in_progress" };
     let mut item = json!({"type": kind, "id": id_of(prefix, call), "call_id": call.call_id,
@@ -97,6 +98,10 @@ pub fn client_item(call: &ToolCall, client: &ClientCall, is_done: bool) -> Value
             item["action"] = json!({"type": "exec", "env": {}});
         }
         ClientTool::Shell => item["action"] = json!({}),
+        ClientTool::ToolSearch => {
+            item["execution"] = json!("client");
+            item["arguments"] = json!(client.arguments);
+        }
     }
     if let Some(action) = item.get_mut("action").and_then(Value::as_object_mut) {
         action.extend(client.arguments.clone());
@@ -119,7 +124,7 @@ pub fn client_text(client: &ClientCall) -> Option<String> {
     match &client.what {
         ClientTool::Function => Some(Value::from(client.arguments.clone()).to_string()),
         ClientTool::Custom { .. } => Some(client.input().to_owned()),
-        ClientTool::LocalShell | ClientTool::Shell => None,
+        ClientTool::LocalShell | ClientTool::Shell | ClientTool::ToolSearch => None,
     }
 }
 
@@ -208,7 +213,7 @@ pub fn function_output(call: &ToolCall, ended: &Ended) -> Value {
     };
     let id = &call.call_id;
     let mut item = match call.form {
-        ClientTool::Function => {
+        ClientTool::Function | ClientTool::ToolSearch => {
             json!({"type": "function_call_output", "call_id": id, "output": output})
         }
         ClientTool::Custom { .. } => {

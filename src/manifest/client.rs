@@ -21,6 +21,8 @@ pub enum ClientTool {
     LocalShell,
     /// Lines for a shell.
     Shell,
+    /// A search for tools, which only a request brings. Its arguments are like those of a function.
+    ToolSearch,
 }
 
 /// The form of a text. Models are shown it, and can be held to it; the text is not checked
@@ -72,7 +74,7 @@ impl ClientTool {
         let mut schema = self.shown_parameters()?;
         let properties = &mut schema["properties"];
         match self {
-            ClientTool::Function => {}
+            ClientTool::Function | ClientTool::ToolSearch => {}
             ClientTool::Custom { .. } => properties[INPUT] = json!({"type": "string"}),
             ClientTool::LocalShell | ClientTool::Shell => {
                 for list in ["command", "commands"] {
@@ -89,7 +91,7 @@ impl ClientTool {
     /// The schema of the arguments as models are shown it.
     pub fn shown_parameters(&self) -> Option<Value> {
         match self {
-            ClientTool::Function => None,
+            ClientTool::Function | ClientTool::ToolSearch => None,
             ClientTool::Custom { format } => {
                 let mut input = json!({"type": "string", "description": "The input, as one text."});
                 if let TextFormat::Grammar {
@@ -140,7 +142,9 @@ impl ClientTool {
     /// is not a number is left out.
     pub fn in_form(&self, mut arguments: Map<String, Value>) -> Map<String, Value> {
         let list = match self {
-            ClientTool::Function | ClientTool::Custom { .. } => return arguments,
+            ClientTool::Function | ClientTool::Custom { .. } | ClientTool::ToolSearch => {
+                return arguments;
+            }
             ClientTool::LocalShell => "command",
             ClientTool::Shell => "commands",
         };

@@ -23,6 +23,10 @@ use crate::schemas::MANIFEST;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
+/// The answer of such a tool would reach neither a person nor the model.
+pub const FINAL_AND_HIDDEN: &str = "a tool that is `final` answers to the person, from whom \
+    `hidden` keeps its output: leave one of them out (an alias has both from its tool, unless it \
+    says `false`)";
 /// Most patterns in one list.
 const MAX_PATTERNS: usize = 256;
 
@@ -90,6 +94,12 @@ fn manifest(reader: &mut Reader<'_>, top: &Value, bytes: &[u8]) -> Option<Manife
                        status: leave this out";
         reader.refuse_fields(&["execution/answers"], message);
     }
+    let presentation = &top["presentation"];
+    let is_final = presentation["final"] == true;
+    let hidden = presentation["hidden"] == true;
+    if is_final && hidden {
+        reader.error(Code::Schema, "/presentation/hidden", FINAL_AND_HIDDEN);
+    }
     let requires = requires(reader, top);
     let calls = calls(reader, handler.as_ref());
     let limits = limits(reader, top);
@@ -108,12 +118,12 @@ fn manifest(reader: &mut Reader<'_>, top: &Value, bytes: &[u8]) -> Option<Manife
         execution,
         limits,
         idempotent: top["idempotent"] == true,
-        is_final: top["presentation"]["final"] == true,
-        hidden: top["presentation"]["hidden"] == true,
+        is_final,
+        hidden,
         // Of a server only its tools are offered.
-        is_listed: top["presentation"]["listed"] != false && top["handler"]["type"] != "mcp",
+        is_listed: presentation["listed"] != false && top["handler"]["type"] != "mcp",
         model_name: reader.get("/presentation/modelName"),
-        schema_as_written: top["presentation"]["schemaAsWritten"] == true,
+        schema_as_written: presentation["schemaAsWritten"] == true,
         metadata: metadata.unwrap_or_default(),
         requires,
         calls,

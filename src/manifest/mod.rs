@@ -23,7 +23,7 @@ pub use crate::base::problem::{At, Code, Problem, Severity};
 pub use client::{ClientTool, INPUT, Syntax, TextFormat};
 pub use command_line::{CommandInput, CommandLine};
 pub use document::{Body, Document};
-pub use file::read;
+pub use file::{FINAL_AND_HIDDEN, read};
 pub use listed::ListedTool;
 pub use pattern::{Pattern, PatternShape, parse as parse_pattern};
 pub use selector::Selector;

@@ -6,7 +6,7 @@ use super::tool::Tool;
 use crate::base::json::escape_segment;
 use crate::base::{sha256_hex, text};
 use crate::manifest::schema::Schema;
-use crate::manifest::{Alias, Code, Execution, Manifest, arguments};
+use crate::manifest::{Alias, Code, Execution, FINAL_AND_HIDDEN, Manifest, arguments};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -54,7 +54,18 @@ fn shown(own: &Manifest, alias: &Alias, known: &Snapshot) -> Result<Manifest, Fl
         let message = "it is a prompt or a resource, and only tools have aliases";
         return Err(flaw(message.to_owned()));
     }
+    let presentation = &own.raw["presentation"];
+    let is_final = presentation["final"].as_bool().unwrap_or(of.is_final);
+    let hidden = presentation["hidden"].as_bool().unwrap_or(of.hidden);
+    if is_final && hidden {
+        return Err(Flaw(
+            "/presentation".to_owned(),
+            FINAL_AND_HIDDEN.to_owned(),
+        ));
+    }
     Ok(Manifest {
+        is_final,
+        hidden,
         parameters: open_parameters(alias, of)?,
         output: of.output.clone(),
         execution: Execution {

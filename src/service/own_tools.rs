@@ -5,7 +5,7 @@ use super::client_call::ClientRuns;
 use crate::base::text;
 use crate::executor::CallDeadline;
 use crate::fault::{Fault, Kind};
-use crate::manifest::{self, schema::Schema};
+use crate::manifest::{self, ClientTool, Handler, schema::Schema};
 use crate::quantity::MAX_REGEX_BYTES;
 use crate::registry::Tool;
 use serde_json::{Value, json};
@@ -76,6 +76,14 @@ impl OwnTools {
             .await?
     }
 
+    /// The name of the tool of a definition.
+    pub fn name_of(definition: &Value) -> &str {
+        match unnested(definition) {
+            (kind @ ("local_shell" | "shell" | "tool_search"), _) => kind,
+            (_, own) => own["name"].as_str().unwrap_or_default(),
+        }
+    }
+
     pub fn find(&self, name: &str) -> Option<&Arc<Tool>> {
         self.0.iter().find(|tool| tool.manifest.id == name)
     }
@@ -95,14 +103,19 @@ impl OwnTools {
     }
 }
 
+/// The type of a definition, and the value with its members: Chat Completions write them one level
+/// deeper, below the name of the type.
+fn unnested(definition: &Value) -> (&str, &Value) {
+    let kind = definition["type"].as_str().unwrap_or_default();
+    (kind, definition.get(kind).unwrap_or(definition))
+}
+
 /// One definition as a tool, whose id is its name. `Err` begins with the member.
 fn read(definition: &Value) -> Result<Tool, String> {
-    let kind = definition["type"].as_str().unwrap_or_default();
-    // Chat completions write the definition of a function one level deeper.
-    let own = definition.get(kind).unwrap_or(definition);
+    let (kind, own) = unnested(definition);
     let name = match kind {
-        "function" | "custom" => own["name"].as_str().unwrap_or_default(),
-        "local_shell" | "shell" => kind,
+        "function" | "custom" | "local_shell" | "shell" => OwnTools::name_of(definition),
+        "tool_search" if own["execution"] == "client" => OwnTools::name_of(definition),
         _ => {
             let kind = text::printable(&text::head(kind, 80));
             return Err(format!(
@@ -118,6 +131,14 @@ fn read(definition: &Value) -> Result<Tool, String> {
             ".name: must be 1 to {MAX_NAME_CHARS} of A-Za-z0-9_-."
         ));
     }
+    let environment = &own["environment"];
+    if kind == "shell" && !environment.is_null() && *environment != json!({"type": "local"}) {
+        let why = ".environment: the client runs its shell, and no container is here: leave it out, \
+                   or send {\"type\": \"local\"}.";
+        return Err(why.to_owned());
+    }
+    let is_search = kind == "tool_search";
+    let kind = if is_search { "function" } else { kind };
     let mut handler = json!({"type": "definition-only", "kind": kind});
     let mut document = json!({
         // A name alone is not the id of a manifest.
@@ -127,7 +148,11 @@ fn read(definition: &Value) -> Result<Tool, String> {
         "version": "1.0.0",
     });
     if kind == "custom" && !own["format"].is_null() {
-        handler["format"] = own["format"].clone();
+        let (kind, format) = unnested(&own["format"]);
+        handler["format"] = format.clone();
+        if format.is_object() {
+            handler["format"]["type"] = json!(kind);
+        }
     }
     if kind == "function" && !own["parameters"].is_null() {
         document["parameters"] = own["parameters"].clone();
@@ -148,6 +173,9 @@ fn read(definition: &Value) -> Result<Tool, String> {
                 )
             })
         })?;
+    if is_search {
+        manifest.handler = Handler::Client(ClientTool::ToolSearch);
+    }
     manifest.id = name.to_owned();
     manifest.model_name = Some(name.to_owned());
     Ok(Tool::of_request(manifest))
@@ -170,12 +198,17 @@ mod tests {
             json!({"type": "function", "function": {"name": "older", "parameters": null}}),
             json!({"type": "custom", "name": "sql", "format":
                    {"type": "grammar", "syntax": "regex", "definition": "(?=look)ahead"}}),
+            json!({"type": "custom", "custom": {"name": "chat", "format": {"type": "grammar",
+                   "grammar": {"syntax": "lark", "definition": "start: \"a\""}}}}),
             json!({"type": "local_shell"}),
             json!({"type": "shell", "environment": {"type": "local"}}),
         ];
         let own = OwnTools::read(&definitions, |_| false).expect("read");
         let names: Vec<&str> = own.iter().map(|tool| tool.manifest.id.as_str()).collect();
-        assert_eq!(names, ["weather", "older", "sql", "local_shell", "shell"]);
+        assert_eq!(
+            names,
+            ["weather", "older", "sql", "chat", "local_shell", "shell"]
+        );
         assert!(matches!(own.runs("sql"), ClientRuns::Own(_)));
         assert!(matches!(own.runs("x"), ClientRuns::Registered { .. }));
     }
@@ -199,6 +232,10 @@ mod tests {
             (
                 json!({"type": "custom", "name": "c", "format": {"type": "grammar"}}),
                 "tools[0].format",
+            ),
+            (
+                json!({"type": "shell", "environment": {"type": "container_auto"}}),
+                "tools[0].environment: the client runs its shell",
             ),
         ] {
             let why = refused(definition);

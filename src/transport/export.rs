@@ -144,7 +144,7 @@ fn entry(tool: &Tool, name: &str, format: Format) -> Value {
                 Some(ClientTool::Shell) => {
                     json!({"type": "shell", "environment": {"type": "local"}})
                 }
-                Some(ClientTool::Function) | None => function,
+                Some(ClientTool::Function | ClientTool::ToolSearch) | None => function,
             }
         }
         Format::Anthropic => {

@@ -512,3 +512,51 @@ fn the_outputs_of_a_response_are_bounded() {
         .filter(|text| text.contains("ResourceLimitError"));
     assert_eq!((cut.count(), refused.count()), (7, 2));
 }
+
+/// An alias is presented as its tool is, unless it says otherwise; and what is final is not hidden.
+#[test]
+fn an_alias_is_final_and_hidden_as_its_tool_is() {
+    let (playground, web) = served(|it| {
+        for (name, presentation) in [
+            ("quiet", json!({"hidden": true})),
+            ("tell", json!({"final": true})),
+            ("both", json!({"hidden": true, "final": true})),
+        ] {
+            let presentation = json!({ "presentation": presentation });
+            it.tool(name, "python", "print('\"told\"')\n", presentation);
+        }
+        for (name, tool, presentation) in [
+            ("quiet", "esc:quiet", json!({})),
+            ("shown", "esc:quiet", json!({"hidden": false})),
+            ("tell", "esc:tell", json!({})),
+            ("mixed", "esc:tell", json!({"hidden": true})),
+        ] {
+            let handler = json!({"type": "alias", "tool": tool});
+            let presentation = json!({ "presentation": presentation });
+            let text = manifest(format!("easy:{name}"), handler, presentation).to_string();
+            fs::write(it.path(&format!("tool-defs/easy-{name}.tool.json")), text).unwrap();
+        }
+    });
+    for (tool, wanted) in [
+        ("easy:quiet", None),
+        ("easy:shown", Some("mcp_call")),
+        ("easy:tell", Some("message")),
+    ] {
+        let response = check(&batch(&web, &turn(&[(tool, json!({}))])));
+        assert_eq!(response["output"][0]["type"].as_str(), wanted, "{tool}");
+        assert_eq!(outputs(&response), ["told"], "{tool}");
+    }
+    let said = playground.cli(&["check"]).text();
+    for file in ["both.tool.json", "easy-mixed.tool.json"] {
+        assert!(said.contains(file), "{file}: {said}");
+    }
+    assert!(
+        said.contains("from whom `hidden` keeps its output"),
+        "{said}"
+    );
+    let gone = turn(&[("esc:both", json!({})), ("easy:mixed", json!({}))]);
+    let response = check(&batch(&web, &gone));
+    for output in outputs(&response) {
+        assert!(!output.contains("told"), "{output}");
+    }
+}

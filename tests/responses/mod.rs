@@ -4,6 +4,7 @@ mod batches;
 mod history;
 pub mod models;
 mod random;
+mod requests;
 mod shapes;
 mod stored;
 

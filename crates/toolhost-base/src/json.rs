@@ -712,6 +712,42 @@ pub fn member<'t>(text: &'t str, pointer: &str) -> Option<&'t str> {
     text.get(start..start + last + part.len())
 }
 
+/// A step from a value to one that it holds.
+enum Step<'t> {
+    /// Empty before the first name, and between two members.
+    Member(&'t str),
+    Item(usize),
+}
+
+/// The member of a checked text that ends before this offset or goes on there, as `calls[0].name`.
+/// Empty at the top.
+pub fn member_at(json: &str, offset: usize) -> String {
+    let mut path = Vec::new();
+    let mut previous = "";
+    for (_, part) in tokens(json).take_while(|(at, _)| *at < offset) {
+        match (part, path.last_mut()) {
+            ("{", _) => path.push(Step::Member("")),
+            ("[", _) => path.push(Step::Item(0)),
+            ("}" | "]", _) => drop(path.pop()),
+            (",", Some(Step::Item(at))) => *at += 1,
+            (",", Some(Step::Member(name))) => *name = "",
+            (":", Some(Step::Member(name))) => *name = previous.trim_matches('"'),
+            _ => {}
+        }
+        previous = part;
+    }
+    let mut member = String::new();
+    for step in path {
+        match step {
+            Step::Member("") => {}
+            Step::Member(name) if member.is_empty() => member.push_str(name),
+            Step::Member(name) => member.extend([".", name]),
+            Step::Item(at) => member.push_str(&format!("[{at}]")),
+        }
+    }
+    member
+}
+
 /// `/` and `~` as a JSON pointer writes them.
 pub fn escape_segment(segment: &str) -> String {
     segment.replace('~', "~0").replace('/', "~1")

@@ -4,6 +4,7 @@
 use super::gate::single;
 use super::reply::{Refusal, malformed};
 use super::request::KnownRequest;
+use crate::base::json::Object;
 use crate::base::semaphore::{Claim, Permit};
 use crate::base::{json, lock, messages};
 use crate::fault::{Fault, Kind};
@@ -14,6 +15,7 @@ use axum::body::{Body, HttpBody};
 use futures_util::{StreamExt, ready, stream};
 use http::{StatusCode, header};
 use http_body_util::BodyExt;
+use serde::de::{Deserialize, DeserializeOwned, Deserializer};
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -421,4 +423,28 @@ pub fn document(body: &str) -> Result<json::Text, Refusal> {
         );
         Refusal::unreadable(malformed("The body is not one JSON document.").details(place))
     })
+}
+
+/// A body of this shape. The error names the member that has another one.
+pub fn typed<T: DeserializeOwned>(body: &str, shape: &str) -> Result<T, Refusal> {
+    let document = document(body)?;
+    let read = serde_json::from_str::<Object<T>>(document.as_str());
+    read.map(|Object(read)| read).map_err(|error| {
+        let said = error.to_string();
+        // It is a place in the text without its white space, which nobody wrote.
+        let place = format!(" at line {} column {}", error.line(), error.column());
+        let said = said.strip_suffix(&place).unwrap_or(&said);
+        let details = match &*json::member_at(document.as_str(), error.column()) {
+            "" => said.to_owned(),
+            member => format!("{member}: {said}"),
+        };
+        Refusal::unreadable(malformed(shape).details(details))
+    })
+}
+
+/// A member that is null is as one that is left out.
+pub fn or_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
+    from: D,
+) -> Result<T, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or_default())
 }

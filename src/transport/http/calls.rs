@@ -475,9 +475,7 @@ pub fn speakers(server: &Arc<Server>, calls: Vec<(CallRequest, Show)>, at_once: 
 }
 
 fn parse_batch(body: &str) -> Result<BatchBody, Refusal> {
-    let document = body::document(body)?;
-    let Object(mut batch) = serde_json::from_str::<Object<BatchBody>>(document.as_str())
-        .map_err(|error| Refusal::unreadable(malformed(BATCH_SHAPE).details(error.to_string())))?;
+    let mut batch: BatchBody = body::typed(body, BATCH_SHAPE)?;
     batch.user = service::label(batch.user).map_err(Refusal::unreadable)?;
     check_bounds(batch.calls.len(), batch.at_once)?;
     Ok(batch)

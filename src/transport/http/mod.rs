@@ -32,6 +32,7 @@ mod scripts;
 mod server;
 mod stored;
 mod tokens;
+mod tool_choice;
 mod tools;
 
 pub use callers::Callers;

@@ -8,11 +8,13 @@ use super::reply::{self, Refusal, Response, malformed};
 use super::request::{KnownRequest, Start, wants_events};
 use super::responses::{Output, Planned, RUN_CODE, Reader, speak};
 use super::stored::{self, Storing, replay, said};
+use super::tool_choice::ToolChoice;
 use super::tools::ToolNames;
 use crate::base::json::{self, Object};
 use crate::base::lock;
 use crate::base::mask::Mask;
 use crate::base::semaphore::Permit;
+use crate::base::text;
 use crate::fault::{Fault, Kind};
 use crate::registry::Tool;
 use crate::service::background::StoredResponse;
@@ -28,9 +30,10 @@ use crate::transport::responses::{
 use axum::body::Body;
 use axum::extract::Path;
 use http::{StatusCode, Uri};
-use serde::Deserialize;
 use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use std::collections::HashMap;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -45,7 +48,7 @@ struct RunRequest {
     model: String,
     input: Value,
     instructions: Option<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "body::or_default")]
     tools: Vec<Value>,
     tool_choice: Option<Value>,
     parallel_tool_calls: Option<bool>,
@@ -56,7 +59,7 @@ struct RunRequest {
     temperature: Option<f64>,
     top_p: Option<f64>,
     max_output_tokens: Option<u64>,
-    text: Option<Value>,
+    text: Option<Object<TextSettings>>,
     metadata: Option<Map<String, Value>>,
     /// The user to call for.
     user: Option<String>,
@@ -93,7 +96,12 @@ impl RunRequest {
                 "tool_choice",
                 self.tool_choice.clone().unwrap_or(json!("auto")),
             ),
-            ("text", self.text.clone().unwrap_or(head["text"].clone())),
+            (
+                "text",
+                self.text
+                    .as_ref()
+                    .map_or_else(|| head["text"].clone(), |Object(text)| json!(text)),
+            ),
             ("temperature", json!(self.temperature.unwrap_or(1.0))),
             ("top_p", json!(self.top_p.unwrap_or(1.0))),
             (
@@ -186,12 +194,10 @@ fn lost() -> Fault {
 }
 
 fn parse(body: &str) -> Result<RunRequest, Refusal> {
-    let document = body::document(body)?;
-    let Object(request) =
-        serde_json::from_str::<Object<RunRequest>>(document.as_str()).map_err(|error| {
-            let words = "The body is not a request for a response.";
-            Refusal::unreadable(malformed(words).details(error.to_string()))
-        })?;
+    let request: RunRequest = body::typed(body, "The body is not a request for a response.")?;
+    if request.max_output_tokens == Some(0) {
+        return Err(Refusal::malformed("max_output_tokens: must be 1 or more."));
+    }
     if request.background == Some(true) {
         let words = "background: leave it out; a response with \"store\": true goes on without \
             its client.";
@@ -205,11 +211,14 @@ struct Run {
     request: RunRequest,
     model: Arc<ModelServer>,
     label: Option<String>,
-    /// What the model is offered: the tools of this host, by their names, and those that the
-    /// request brought.
+    /// What the model is offered: the names of all tools, those that the request brought, and how
+    /// the model reads them.
     offered: Vec<String>,
     own: OwnTools,
+    namespaces: HashMap<String, String>,
     tools: Vec<Value>,
+    /// What the model must do with them in its first turn.
+    first_choice: Value,
     /// All that was said before, as items.
     items: Vec<Value>,
     /// The outputs of the client's calls among them that are new.
@@ -245,26 +254,36 @@ impl Run {
         let who = service.catalog.who(&known.caller, label.as_deref());
         let lists = &known.server.lists;
         let all = lists.find(&service.catalog, &who, || OfferedTools::new(service, &who));
-        let narrowed = Narrowed::read(&request.tools)?;
+        let mut narrowed = Narrowed::read(&request.tools)?;
         let listed = narrowed.of(&all)?;
         let taken = ToolNames::new(known, label.as_deref()).taken();
-        let own = OwnTools::read_for(&known.caller.user, narrowed.brought, move |name| {
-            taken.id(name).is_some()
-        });
-        let own = own.await.map_err(Refusal::unreadable)?;
-        let mut tools = chat_tools(&listed, &all.names);
-        let offered = tools
-            .iter()
-            .filter_map(|tool| Some(tool["function"]["name"].as_str()?.to_owned()));
-        let offered = offered.collect();
-        let brought: Vec<_> = own.iter().cloned().collect();
-        tools.extend(chat_tools(&brought, &export::names(&brought)));
         let Before {
             items,
             hides,
             charged,
             submitted,
         } = before(known, label.as_deref(), &mut request).await?;
+        narrowed.add_found(&items, &taken)?;
+        let own = OwnTools::read_for(&known.caller.user, narrowed.brought, move |name| {
+            taken.id(name).is_some()
+        });
+        let own = own.await.map_err(Refusal::unreadable)?;
+        let mut tools = chat_tools(&listed, &all.names);
+        let brought: Vec<_> = own.iter().cloned().collect();
+        tools.extend(chat_tools(&brought, &export::names(&brought)));
+        let mut offered: Vec<String> = tools.iter().map(chat_name).map(str::to_owned).collect();
+        let choice = ToolChoice::read(request.tool_choice.as_ref(), |name| {
+            let name = all.names.name(name).unwrap_or_else(|| name.to_owned());
+            offered.contains(&name).then_some(name)
+        })?;
+        offered.retain(|name| choice.allows(name));
+        tools.retain(|tool| choice.allows(chat_name(tool)));
+        let first_choice = choice.in_chat();
+        if tools.is_empty() && first_choice == "required" {
+            let words = "tool_choice: required, but the model is offered no tool.";
+            return Err(Refusal::malformed(words));
+        }
+        request.tool_choice = Some(choice.shown());
         let instructions = request.instructions.as_deref();
         let conversation = Conversation::read(instructions, &items, |id| {
             all.names.name(id).unwrap_or_else(|| names::safe(id))
@@ -272,11 +291,6 @@ impl Run {
         let conversation = conversation.map_err(Refusal::unreadable)?;
         model.check_hour(&known.caller.user)?;
         let place = model.enter(&known.caller.user)?;
-        if let Some(choice) = &mut request.tool_choice
-            && choice["type"] == "code_interpreter"
-        {
-            *choice = json!({"type": "function", "name": all.names.name(RUN_CODE)});
-        }
         let reader = Reader::new(start.recipient(label.clone()));
         lock(&reader.hides).join(hides);
         Ok(Run {
@@ -298,7 +312,9 @@ impl Run {
             label,
             offered,
             own,
+            namespaces: narrowed.namespaces,
             tools,
+            first_choice,
             conversation,
             used: Usage::default(),
         })
@@ -469,13 +485,13 @@ impl Run {
         if !self.tools.is_empty() {
             body["tools"] = json!(self.tools);
             // What is forced is forced once: a model could never answer else.
-            let choice = request.tool_choice.as_ref().filter(|_| is_first);
-            body["tool_choice"] = choice.map_or(json!("auto"), chat_choice);
+            body["tool_choice"] = match is_first {
+                true => self.first_choice.clone(),
+                false => json!("auto"),
+            };
         }
-        let format = request
-            .text
-            .as_ref()
-            .and_then(|text| chat_format(&text["format"]));
+        let text = request.text.as_ref();
+        let format = text.and_then(|Object(text)| text.format.in_chat());
         let optional = [
             ("temperature", request.temperature.map(Value::from)),
             ("top_p", request.top_p.map(Value::from)),
@@ -523,20 +539,22 @@ impl Run {
 
     /// A call of the model, under an id of this host: models repeat theirs.
     fn planned(&self, call: ModelCall) -> Planned {
-        let is_own = self.own.find(&call.name).is_some();
-        let is_offered = is_own || self.offered.contains(&call.name);
+        let is_offered = self.offered.contains(&call.name);
         let unknown = "The model was offered no tool of this name.";
         let runs = if is_offered {
             self.own.runs(&call.name)
         } else {
             ClientRuns::Nothing
         };
+        let namespace = self.namespaces.get(&call.name);
+        let namespace = namespace.map(|it| ("namespace".to_owned(), json!(it)));
         Planned {
             refused: (!is_offered).then(|| Fault::new(Kind::ToolNotFoundError, unknown)),
             client_runs: runs,
             call: ToolCall {
                 name: call.name,
                 arguments: call.arguments,
+                passed_on: namespace.into_iter().collect(),
                 ..ToolCall::default()
             },
         }
@@ -602,6 +620,9 @@ async fn before(
         before.submitted = submitted(&before.items, &input).map_err(Refusal::unreadable)?;
     }
     before.items.extend(input);
+    if before.items.is_empty() {
+        return Err(Refusal::malformed("input: must say something."));
+    }
     Ok(before)
 }
 
@@ -610,6 +631,11 @@ fn chat_tools(tools: &[Arc<Tool>], names: &Names) -> Vec<Value> {
         Value::Array(tools) => tools,
         _ => Vec::new(),
     }
+}
+
+/// The name of a tool that the model is offered.
+fn chat_name(tool: &Value) -> &str {
+    tool["function"]["name"].as_str().unwrap_or_default()
 }
 
 /// This host's tools in `tools`. What this host would not do as it is asked is refused.
@@ -663,17 +689,31 @@ enum Container {
     },
 }
 
+/// A tool of this host, as an entry of `tools` names it.
+struct Asked {
+    /// The place of the entry.
+    at: usize,
+    name: String,
+}
+
 /// What the `tools` of a request ask for.
 #[derive(Default)]
 struct Narrowed {
-    /// The names of tools of this host. `None`: no entry has any.
-    only: Option<Vec<String>>,
+    /// The tools of this host that entries name. `None`: no entry has names.
+    only: Option<Vec<Asked>>,
     /// An entry without names asks for all of them.
     all: bool,
-    /// Where `tools` names the interpreter.
-    interpreter: Option<usize>,
     /// The tools that the request brings.
     brought: Vec<Value>,
+    /// The namespaces of those that have one, by the names of the tools.
+    namespaces: HashMap<String, String>,
+}
+
+/// Tools that belong together. A model of Chat Completions is offered each by itself.
+#[derive(Deserialize)]
+struct Namespace {
+    name: String,
+    tools: Vec<Value>,
 }
 
 impl Narrowed {
@@ -693,13 +733,12 @@ impl Narrowed {
                     match host.allowed_tools {
                         Some(
                             Allowed::Names(names) | Allowed::Filter(Filter { tool_names: names }),
-                        ) => narrowed.add(names),
+                        ) => narrowed.add(at, names),
                         None => narrowed.all = true,
                     }
                 }
                 Some("code_interpreter") if CodeInterpreter::deserialize(tool).is_ok() => {
-                    narrowed.add(vec![RUN_CODE.to_owned()]);
-                    narrowed.interpreter = Some(at);
+                    narrowed.add(at, vec![RUN_CODE.to_owned()]);
                 }
                 Some("code_interpreter") => {
                     return Err(Refusal::malformed(format!(
@@ -708,55 +747,128 @@ impl Narrowed {
                          with a message as data: URLs, and limits are the operator's."
                     )));
                 }
+                Some("namespace") => {
+                    let read = Namespace::deserialize(tool).map_err(|_| {
+                        let words = "a namespace has a name and tools";
+                        Refusal::malformed(format!("tools[{at}]: {words}."))
+                    });
+                    narrowed.add_namespace(read?);
+                }
+                // All tools are offered at once.
+                Some("tool_search") if tool["execution"] != "client" => {}
+                Some("programmatic_tool_calling") => {
+                    return Err(Refusal::malformed(format!(
+                        "tools[{at}]: the model writes no such programs; code that calls tools of \
+                         this host is {{\"type\": \"code_interpreter\"}}."
+                    )));
+                }
                 _ => narrowed.brought.push(tool.clone()),
             }
         }
         Ok(narrowed)
     }
 
-    fn add(&mut self, names: Vec<String>) {
-        self.only.get_or_insert_default().extend(names);
+    fn add_namespace(&mut self, namespace: Namespace) {
+        for tool in namespace.tools {
+            let name = OwnTools::name_of(&tool).to_owned();
+            self.namespaces.insert(name, namespace.name.clone());
+            self.brought.push(tool);
+        }
+    }
+
+    /// Adds the tools that the searches among these items found and that are not there yet.
+    fn add_found(&mut self, items: &[Value], taken: &Names) -> Result<(), Refusal> {
+        let outputs = items.iter().filter(|it| it["type"] == "tool_search_output");
+        for output in outputs {
+            // Whatever else another host found is for that host.
+            let tools = output["tools"].as_array().into_iter().flatten();
+            let tools = tools.filter(|it| {
+                ["function", "custom", "namespace"]
+                    .iter()
+                    .any(|kind| it["type"] == *kind)
+            });
+            let found = Narrowed::read(&tools.cloned().collect::<Vec<_>>())?;
+            for tool in found.brought {
+                let name = OwnTools::name_of(&tool);
+                let is_there = |other: &Value| OwnTools::name_of(other) == name;
+                if taken.id(name).is_none() && !self.brought.iter().any(is_there) {
+                    if let Some(namespace) = found.namespaces.get(name) {
+                        self.namespaces.insert(name.to_owned(), namespace.clone());
+                    }
+                    self.brought.push(tool);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, at: usize, names: Vec<String>) {
+        let asked = names.into_iter().map(|name| Asked { at, name });
+        self.only.get_or_insert_default().extend(asked);
     }
 
     /// The offered tools of this host, as far as they are asked for.
     fn of(&self, offered: &OfferedTools) -> Result<Vec<Arc<Tool>>, Refusal> {
-        let only = self.only.as_ref().filter(|_| !self.all);
+        let mut asked = Vec::new();
+        for Asked { at, name } in self.only.iter().flatten() {
+            let found = offered.find(name).ok_or_else(|| {
+                let name = text::printable(&text::head(name, 80));
+                Refusal::malformed(format!(
+                    "tools[{at}]: you are not offered '{name}'. GET /v1/tools has what you are \
+                     offered; a policy must name a builtin tool."
+                ))
+            })?;
+            asked.push(&found.manifest.id);
+        }
         let mut tools = offered.tools.clone();
-        tools.retain(|tool| {
-            let id = &tool.manifest.id;
-            let name = offered.names.name(id).unwrap_or_default();
-            only.is_none_or(|only| only.contains(id) || only.contains(&name))
-        });
-        match self.interpreter {
-            Some(at) if !tools.iter().any(|tool| tool.manifest.id == RUN_CODE) => {
-                Err(Refusal::malformed(format!(
-                    "tools[{at}]: code_interpreter is {RUN_CODE} here, which you are not offered: a \
-                     policy must name it."
-                )))
+        if self.only.is_some() && !self.all {
+            tools.retain(|tool| asked.contains(&&tool.manifest.id));
+        }
+        Ok(tools)
+    }
+}
+
+/// `text`: how the model answers.
+#[derive(Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct TextSettings {
+    #[serde(default, deserialize_with = "body::or_default")]
+    format: AnswerFormat,
+    // Not every server takes it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verbosity: Option<Value>,
+}
+
+#[derive(Default, Deserialize, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum AnswerFormat {
+    #[default]
+    Text,
+    JsonObject,
+    JsonSchema(AnswerSchema),
+}
+
+#[derive(Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct AnswerSchema {
+    name: String,
+    schema: Map<String, Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    description: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    strict: Option<bool>,
+}
+
+impl AnswerFormat {
+    /// As Chat Completions write it. `None`: it is what they do anyway.
+    fn in_chat(&self) -> Option<Value> {
+        match self {
+            AnswerFormat::Text => None,
+            AnswerFormat::JsonObject => Some(json!({"type": "json_object"})),
+            AnswerFormat::JsonSchema(schema) => {
+                Some(json!({"type": "json_schema", "json_schema": schema}))
             }
-            _ => Ok(tools),
         }
-    }
-}
-
-fn chat_choice(choice: &Value) -> Value {
-    match (choice["type"].as_str(), choice["name"].as_str()) {
-        (Some("function" | "custom"), Some(name)) => {
-            json!({"type": "function", "function": {"name": name}})
-        }
-        _ => choice.clone(),
-    }
-}
-
-fn chat_format(format: &Value) -> Option<Value> {
-    match format["type"].as_str()? {
-        "json_schema" => {
-            let mut schema = format.clone();
-            schema.as_object_mut()?.remove("type");
-            Some(json!({"type": "json_schema", "json_schema": schema}))
-        }
-        "json_object" => Some(json!({"type": "json_object"})),
-        _ => None,
     }
 }
 

@@ -35,6 +35,12 @@ impl OfferedTools {
         }
     }
 
+    /// The tool with this name or id.
+    pub fn find(&self, name: &str) -> Option<&Arc<Tool>> {
+        let id = self.names.id(name).unwrap_or(name);
+        self.tools.iter().find(|tool| tool.manifest.id == id)
+    }
+
     /// The list as it is sent.
     pub fn text(&self, format: Option<Format>, namespace: Option<String>) -> Bytes {
         let listed: Vec<_> = self

@@ -11,7 +11,9 @@ use crate::base::lock;
 use crate::base::mask::Mask;
 use crate::base::semaphore::Permit;
 use crate::fault::{Fault, Kind};
+use crate::manifest::{ClientTool, INPUT, TextFormat};
 use crate::quantity::LARGE_TEXT_BYTES;
+use crate::registry::Tool;
 use crate::service::{
     self, Arguments, CallRequest, Charged, ClientRuns, Event, OwnTools, Report, Show, Speakers,
     Stage, StageEvent,
@@ -22,7 +24,6 @@ use crate::transport::responses::{
 use axum::body::Body;
 use http::StatusCode;
 use serde::Deserialize;
-use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
@@ -33,7 +34,8 @@ const MAX_CALL_ID_BYTES: usize = 256;
 pub const RUN_CODE: &str = "core:run-code";
 const SHAPE: &str = "The body is {\"calls\": [{\"type\": \"function_call\", \"call_id\": …, \
      \"name\": …, \"arguments\": …}, …], \"tools\": […], \"user\": …, \"atOnce\": …, \"stream\": …}, of which \
-     only the calls are required; a call may also have the form of Chat Completions.";
+     only the calls are required; a call is an item function_call, custom_tool_call, \
+     local_shell_call, shell_call or tool_search_call, or has the form of Chat Completions.";
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -44,70 +46,158 @@ struct TurnBody {
     #[serde(default, deserialize_with = "calls::whole")]
     at_once: Option<usize>,
     /// Tools that the client itself runs, in the forms of model APIs.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "body::or_default")]
     tools: Vec<Value>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "body::or_default")]
     stream: bool,
 }
 
-/// A call as a model asks for it: an item of the Responses API, or a call of Chat Completions.
+/// A call as a model asks for it: an item of the Responses API, each of which a tool of `GET
+/// /v1/tools?format=openai-responses` can lead to, or a call of Chat Completions.
 #[derive(Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+#[serde(tag = "type", rename_all = "snake_case")]
 enum TurnCall {
     FunctionCall {
         call_id: String,
         name: String,
         arguments: String,
-        #[serde(rename = "id")]
-        _id: Option<IgnoredAny>,
-        #[serde(rename = "status")]
-        _status: Option<IgnoredAny>,
-        caller: Option<Value>,
-        namespace: Option<Value>,
+        #[serde(flatten)]
+        passed_on: Map<String, Value>,
+    },
+    CustomToolCall {
+        call_id: String,
+        name: String,
+        input: String,
+        #[serde(flatten)]
+        passed_on: Map<String, Value>,
+    },
+    LocalShellCall(ShellCall),
+    ShellCall(ShellCall),
+    ToolSearchCall {
+        call_id: String,
+        arguments: Map<String, Value>,
+        #[serde(flatten)]
+        passed_on: Map<String, Value>,
     },
     Function {
         id: String,
         function: NamedFunction,
     },
+    Custom {
+        id: String,
+        custom: NamedText,
+    },
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+struct ShellCall {
+    call_id: String,
+    action: Map<String, Value>,
+    #[serde(flatten)]
+    passed_on: Map<String, Value>,
+}
+
+#[derive(Deserialize)]
 struct NamedFunction {
     name: String,
     arguments: String,
 }
 
+#[derive(Deserialize)]
+struct NamedText {
+    name: String,
+    input: String,
+}
+
+impl ShellCall {
+    /// The call of the tool with this name.
+    fn of(self, form: ClientTool, name: &str) -> ToolCall {
+        let mut arguments = self.action;
+        // Clients write null for an argument that they leave out.
+        arguments.retain(|name, value| name != "type" && !value.is_null());
+        ToolCall {
+            call_id: self.call_id,
+            name: name.to_owned(),
+            arguments: Value::Object(arguments).to_string(),
+            form,
+            passed_on: self.passed_on,
+            ..ToolCall::default()
+        }
+    }
+}
+
 impl From<TurnCall> for ToolCall {
     fn from(call: TurnCall) -> ToolCall {
-        let (call_id, function, passed_on) = match call {
+        match call {
             TurnCall::FunctionCall {
                 call_id,
                 name,
                 arguments,
-                caller,
-                namespace,
-                ..
-            } => {
-                let members = [("caller", caller), ("namespace", namespace)];
-                let members = members
-                    .into_iter()
-                    .filter_map(|(name, value)| Some((name.to_owned(), value?)));
-                (
-                    call_id,
-                    NamedFunction { name, arguments },
-                    members.collect(),
-                )
-            }
-            TurnCall::Function { id, function } => (id, function, Map::new()),
-        };
-        ToolCall {
-            call_id,
-            name: function.name,
-            arguments: function.arguments,
-            passed_on,
-            ..ToolCall::default()
+                passed_on,
+            } => ToolCall {
+                call_id,
+                name,
+                arguments,
+                passed_on,
+                ..ToolCall::default()
+            },
+            TurnCall::CustomToolCall {
+                call_id,
+                name,
+                input,
+                passed_on,
+            } => ToolCall {
+                call_id,
+                name,
+                arguments: json!({ (INPUT): input }).to_string(),
+                form: ClientTool::Custom {
+                    format: TextFormat::default(),
+                },
+                passed_on,
+                ..ToolCall::default()
+            },
+            TurnCall::LocalShellCall(call) => call.of(ClientTool::LocalShell, "local_shell"),
+            TurnCall::ShellCall(call) => call.of(ClientTool::Shell, "shell"),
+            TurnCall::ToolSearchCall {
+                call_id,
+                arguments,
+                passed_on,
+            } => ToolCall {
+                call_id,
+                name: "tool_search".to_owned(),
+                arguments: Value::Object(arguments).to_string(),
+                passed_on,
+                ..ToolCall::default()
+            },
+            // The messages of tools are the same for both in Chat Completions.
+            TurnCall::Function { id, function } => ToolCall {
+                call_id: id,
+                name: function.name,
+                arguments: function.arguments,
+                ..ToolCall::default()
+            },
+            TurnCall::Custom { id, custom } => ToolCall {
+                call_id: id,
+                name: custom.name,
+                arguments: json!({ (INPUT): custom.input }).to_string(),
+                ..ToolCall::default()
+            },
         }
+    }
+}
+
+/// The call of a shell has no name. It is for the tool of its kind that the request brought, else for
+/// the one that its caller is offered; where that has several, the call finds none.
+fn name_shell(call: &mut ToolCall, own: &OwnTools, offered: &[Arc<Tool>]) {
+    if !matches!(call.form, ClientTool::LocalShell | ClientTool::Shell) {
+        return;
+    }
+    let is_meant = |tool: &&Arc<Tool>| tool.manifest.client_tool() == Some(&call.form);
+    let mut meant = offered.iter().filter(is_meant);
+    if own.iter().find(is_meant).is_none()
+        && let (Some(tool), None) = (meant.next(), meant.next())
+    {
+        call.name = tool.manifest.id.clone();
     }
 }
 
@@ -180,9 +270,7 @@ impl Output {
 }
 
 fn parse(body: &str) -> Result<Batch, Refusal> {
-    let document = body::document(body)?;
-    let Object(read) = serde_json::from_str::<Object<TurnBody>>(document.as_str())
-        .map_err(|error| Refusal::unreadable(reply::malformed(SHAPE).details(error.to_string())))?;
+    let read: TurnBody = body::typed(body, SHAPE)?;
     let calls: Vec<ToolCall> = read
         .calls
         .into_iter()
@@ -280,13 +368,18 @@ pub fn speak(
 impl Turn {
     async fn begin(start: &Start, batch: Batch, charged: Charged) -> Result<Turn, Fault> {
         let user = batch.user.as_deref();
-        let taken = ToolNames::new(&start.known, user).taken();
+        let names = ToolNames::new(&start.known, user);
+        let taken = names.taken();
         let is_taken = move |name: &str| taken.id(name).is_some();
         let own = OwnTools::read_for(&start.known.caller.user, batch.tools, is_taken).await?;
-        let planned = batch.calls.into_iter().map(|call| Planned {
-            client_runs: own.runs(&call.name),
-            refused: None,
-            call,
+        let offered = names.offered();
+        let planned = batch.calls.into_iter().map(|mut call| {
+            name_shell(&mut call, &own, &offered.tools);
+            Planned {
+                client_runs: own.runs(&call.name),
+                refused: None,
+                call,
+            }
         });
         let at_once = batch.at_once.unwrap_or(service::CONCURRENCY);
         let (speakers, calls) = speak(start, user, planned.collect(), at_once, charged);

@@ -39,12 +39,12 @@ const OUTPUTS_SHAPE: &str = "The body is {\"tool_outputs\": [{\"tool_call_id\": 
 struct RunBody {
     calls: Vec<Object<ModelCall>>,
     /// Tools that the client itself runs, in the forms of model APIs.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "body::or_default")]
     tools: Vec<Value>,
     /// The user to call for.
     user: Option<String>,
     /// Whether the run is kept on the disk, and after its end.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "body::or_default")]
     store: bool,
 }
 
@@ -63,14 +63,12 @@ struct ModelCall {
 struct OutputsBody {
     tool_outputs: Vec<Object<ToolOutput>>,
     user: Option<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "body::or_default")]
     stream: bool,
 }
 
 fn parse(body: &str) -> Result<RunBody, Refusal> {
-    let document = body::document(body)?;
-    let Object(mut run) = serde_json::from_str::<Object<RunBody>>(document.as_str())
-        .map_err(|error| Refusal::unreadable(malformed(RUN_SHAPE).details(error.to_string())))?;
+    let mut run: RunBody = body::typed(body, RUN_SHAPE)?;
     run.user = service::label(run.user).map_err(Refusal::unreadable)?;
     if !(1..=MAX_CALLS).contains(&run.calls.len()) {
         let words = format!("A run is 1 to {MAX_CALLS} calls.");
@@ -288,10 +286,8 @@ pub async fn delete(
     Err(no_such_run())
 }
 
-fn outputs_of(body: &str) -> Result<Object<OutputsBody>, Refusal> {
-    let document = body::document(body)?;
-    serde_json::from_str(document.as_str())
-        .map_err(|error| Refusal::unreadable(malformed(OUTPUTS_SHAPE).details(error.to_string())))
+fn outputs_of(body: &str) -> Result<OutputsBody, Refusal> {
+    body::typed(body, OUTPUTS_SHAPE)
 }
 
 /// `POST /v1/runs/{run}/submit_tool_outputs`.
@@ -301,7 +297,7 @@ pub async fn submit(
     body: Body,
 ) -> Result<Response, Refusal> {
     let received = body::read(&known, "", body, |_| true).await?;
-    let Object(body) = body::parse(&known, received.text, outputs_of).await?;
+    let body = body::parse(&known, received.text, outputs_of).await?;
     let label = service::label(body.user).map_err(Refusal::unreadable)?;
     let background = &known.server.background;
     let owner = background.owner(&known.caller, label.as_deref())?;

@@ -151,9 +151,14 @@ impl ToolNames<'_> {
         ToolNames { known, caller }
     }
 
+    /// The tools that the caller is offered.
+    pub fn offered(&self) -> Arc<OfferedTools> {
+        offered_tools(self.known, &self.caller)
+    }
+
     /// The name of an offered tool, for models.
     pub fn name(&self, id: &str) -> Option<String> {
-        let offered = offered_tools(self.known, &self.caller);
+        let offered = self.offered();
         offered.names.name(id.split('@').next().unwrap_or_default())
     }
 
@@ -177,7 +182,7 @@ impl ToolNames<'_> {
         if name.contains(':') {
             return tool;
         }
-        let offered = offered_tools(self.known, &self.caller);
+        let offered = self.offered();
         let id = offered.names.id(name).map(str::to_owned);
         let id = id.or_else(|| Some(self.listed().id(name)?.to_owned()));
         id.map_or_else(|| tool.clone(), |id| format!("{id}{range}"))

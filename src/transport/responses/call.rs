@@ -1,5 +1,6 @@
 //! A tool call of a model.
 
+use crate::manifest::ClientTool;
 use serde_json::{Map, Value};
 
 /// A call as its model asked for it.
@@ -20,6 +21,9 @@ pub struct ToolCall {
     pub is_final: bool,
     /// Nothing of it is shown.
     pub is_hidden: bool,
-    /// Members that come back as they are (`caller`, `namespace`).
+    /// For what kind of tool its model wrote it: what the model reads of it has the same form.
+    pub form: ClientTool,
+    /// Members that come back as they are (`caller`, `namespace`), where its item has none of the
+    /// name.
     pub passed_on: Map<String, Value>,
 }

@@ -69,9 +69,7 @@ pub fn item(call: &ToolCall, kind: &Kind, ended: Option<&Ended>) -> Value {
                 "output": ended.text()});
         }
     }
-    for (name, value) in &call.passed_on {
-        item[name] = value.clone();
-    }
+    pass_on(call, &mut item);
     item
 }
 
@@ -82,6 +80,7 @@ pub fn client_item(call: &ToolCall, client: &ClientCall, is_done: bool) -> Value
         ClientTool::Custom { .. } => ("custom_tool_call", "ctc"),
         ClientTool::LocalShell => ("local_shell_call", "lsh"),
         ClientTool::Shell => ("shell_call", "sh"),
+        ClientTool::ToolSearch => ("tool_search_call", "tsc"),
     };
     let status = if is_done { "completed" } else { "in_progress" };
     let mut item = json!({"type": kind, "id": id_of(prefix, call), "call_id": call.call_id,
@@ -100,14 +99,25 @@ pub fn client_item(call: &ToolCall, client: &ClientCall, is_done: bool) -> Value
             item["action"] = json!({"type": "exec", "env": {}});
         }
         ClientTool::Shell => item["action"] = json!({}),
+        ClientTool::ToolSearch => {
+            item["execution"] = json!("client");
+            item["arguments"] = json!(client.arguments);
+        }
     }
     if let Some(action) = item.get_mut("action").and_then(Value::as_object_mut) {
         action.extend(client.arguments.clone());
     }
-    for (name, value) in &call.passed_on {
-        item[name] = value.clone();
-    }
+    pass_on(call, &mut item);
     item
+}
+
+/// Adds what came with the call and is nothing of this host's.
+fn pass_on(call: &ToolCall, item: &mut Value) {
+    if let Some(members) = item.as_object_mut() {
+        for (name, value) in &call.passed_on {
+            members.entry(name).or_insert_with(|| value.clone());
+        }
+    }
 }
 
 /// The text of the item that is sent in pieces.
@@ -115,7 +125,7 @@ pub fn client_text(client: &ClientCall) -> Option<String> {
     match &client.what {
         ClientTool::Function => Some(Value::from(client.arguments.clone()).to_string()),
         ClientTool::Custom { .. } => Some(client.input().to_owned()),
-        ClientTool::LocalShell | ClientTool::Shell => None,
+        ClientTool::LocalShell | ClientTool::Shell | ClientTool::ToolSearch => None,
     }
 }
 
@@ -190,8 +200,8 @@ fn search_results(ended: &Ended) -> Vec<Value> {
     found.collect()
 }
 
-/// What the model reads of a call: a `function_call_output`, whose output is a text, or a list where
-/// there are media.
+/// What the model reads of a call, in the form that fits its own; the output is a text, or a list
+/// where there are media. Of the calls of a shell only those that were refused have one from here.
 pub fn function_output(call: &ToolCall, ended: &Ended) -> Value {
     let is_text = ended
         .media
@@ -202,8 +212,22 @@ pub fn function_output(call: &ToolCall, ended: &Ended) -> Value {
     } else {
         ended.media.iter().map(input_part).collect()
     };
-    let mut item =
-        json!({"type": "function_call_output", "call_id": call.call_id, "output": output});
+    let id = &call.call_id;
+    let mut item = match call.form {
+        ClientTool::Function | ClientTool::ToolSearch => {
+            json!({"type": "function_call_output", "call_id": id, "output": output})
+        }
+        ClientTool::Custom { .. } => {
+            json!({"type": "custom_tool_call_output", "call_id": id, "output": output})
+        }
+        ClientTool::LocalShell => {
+            json!({"type": "local_shell_call_output", "id": id, "output": output})
+        }
+        ClientTool::Shell => {
+            let refused = json!({"stdout": "", "stderr": ended.text(), "outcome": {"type": "exit", "exit_code": 1}});
+            json!({"type": "shell_call_output", "call_id": id, "output": [refused]})
+        }
+    };
     if let Some(caller) = call.passed_on.get("caller") {
         item["caller"] = caller.clone();
     }

@@ -245,12 +245,13 @@ fn cause(signal: i32) -> &'static str {
     }
 }
 
-/// The fault of a service that a process was for this call. Its last words are of the process, and
-/// are cut only once their secrets are hidden: beside a cut, more is hidden.
-pub(super) fn of_service(fault: Fault, logs: &[String], mask: &Mask) -> Fault {
-    if fault.kind != Kind::ServiceError {
+/// The fault of a service that a process was for this call. `logs`: what that process said; `None`:
+/// there was none. Its last words are cut only once their secrets are hidden: beside a cut, more is
+/// hidden.
+pub(super) fn of_service(fault: Fault, logs: Option<&[String]>, mask: &Mask) -> Fault {
+    let Some(logs) = logs.filter(|_| fault.kind == Kind::ServiceError) else {
         return fault;
-    }
+    };
     let details = fault.details.as_deref().map(|it| mask.text(it));
     let details = details.map(|it| text::cut(&it, TAIL));
     with_logs(Fault { details, ..fault }, logs, &[], "")

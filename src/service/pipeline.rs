@@ -782,9 +782,8 @@ impl Pipeline {
         let ready = confinement.and_then(|it| it.per_call.ready.clone());
         let ended = {
             let mut running = executor.run(&context, call, &from_tool);
-            let elapsed = context.deadline.began.elapsed();
-            let clock = time_limit.map_or(Duration::MAX, |limit| limit.saturating_sub(elapsed));
-            let clock = tokio::time::sleep(clock);
+            let until = context.deadline.began + time_limit.unwrap_or_default();
+            let clock = tokio::time::sleep_until(until.into());
             tokio::pin!(clock);
             loop {
                 let message = tokio::select! {
@@ -837,11 +836,9 @@ impl Pipeline {
         record.enters(Stage::Answer);
         record.ended(&ended);
         record.not_ready(ready.and_then(|digest| self.ready.refusal(&digest)));
-        let of_process = |fault| match is_confined {
-            true => output::of_service(fault, &answer.logs, &decided.redaction.mask),
-            false => fault,
-        };
-        let mut outcome = ended.map_err(of_process)?;
+        let said = is_confined.then_some(answer.logs.as_slice());
+        let mask = &decided.redaction.mask;
+        let mut outcome = ended.map_err(|fault| output::of_service(fault, said, mask))?;
         outcome.artifacts.extend(left.1);
         decided.redaction.apply(&mut outcome);
         let has_parts = answer.has_parts();

@@ -292,8 +292,8 @@ print(json.dumps(vars(parser.parse_args())))
     for named in ["--level", "--kept", "--own", "the group of line 14"] {
         assert!(said.contains(named), "{named}: {said}");
     }
-    // The printed call has an empty list in front.
-    let input = r#"{"files":[],"pair":["text","text"],"to":"text"}"#;
+    // The printed call has an empty list for what stands in front.
+    let input = r#"{"pair":["text","text"],"to":"text","files":[]}"#;
     assert!(said.contains(input), "{said}");
     let answer = playground.expect("custom:copy", input, "ok");
     let read = &answer.out["outputData"];

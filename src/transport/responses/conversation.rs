@@ -256,7 +256,7 @@ pub fn submitted(before: &[Value], input: &[Value]) -> Result<Vec<SubmittedOutpu
     Ok(calls.collect())
 }
 
-/// An object of a request. What its members lack is told with their places.
+/// An object of a request. Its errors name the member.
 struct Members<'a> {
     at: String,
     object: &'a Value,

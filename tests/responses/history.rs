@@ -1,9 +1,9 @@
 //! What a model says in a form of its own, and what was said before a request: nothing of it is
 //! merged, emptied or put elsewhere without a word.
 
-use super::check;
 use super::models::{Model, Said, asks, body, chunk, run, says};
-use crate::http::{adder, heard};
+use super::{check, told};
+use crate::http::{Web, adder, heard};
 use crate::prelude::*;
 
 fn piece(id: &Value, name: &str, arguments: &str) -> Value {
@@ -283,4 +283,31 @@ fn what_was_cut_off_is_told_as_that() {
         assert!(read(at).contains("cut off: it may have run"), "{messages}");
     }
     assert_eq!((read(4), read(5)), (error.to_string(), "and?".to_owned()));
+}
+
+/// A shell of this host that the client runs stays what it was offered as.
+#[test]
+fn a_shell_with_a_name_keeps_it() {
+    let run = json!({"command": "ls", "timeout_ms": 5});
+    let model = Model::new(vec![asks(&[("own__local", run)]), says(&["done"])]);
+    let (playground, config) = model.playground(crate::client_tools::client_tools, "");
+    let web = Web::start(&playground, &["--config", &config]);
+    let ask = |body: &Value| told(&web.ask("POST", "/v1/responses", &[], &body.to_string()));
+    let mut asked = body(json!("go"));
+    asked["store"] = json!(true);
+    let first = check(&ask(&asked));
+    let call = &first["output"][0];
+    assert_eq!(
+        [&call["type"], &call["name"]],
+        ["local_shell_call", "own__local"]
+    );
+    let output = json!({"type": "local_shell_call_output", "id": call["call_id"], "output": "x"});
+    let mut next = body(json!([output]));
+    next["previous_response_id"] = first["id"].clone();
+    check(&ask(&next));
+    let heard = model.heard()[1].1["messages"][1]["tool_calls"][0]["function"]["name"].clone();
+    assert_eq!(heard, "own__local");
+    let records = playground.records();
+    let taken = records.iter().find(|it| it["files"][0]["name"] == "output");
+    assert_eq!(taken.unwrap()["tool"], "own:local", "{records:?}");
 }

@@ -359,7 +359,10 @@ fn client_call<'a>(kind: &'a str, item: &Members) -> Result<PastCall<'a>, Fault>
             if let Some(action) = action.as_object_mut() {
                 action.remove("type");
             }
-            let name = shell.trim_end_matches("_call").to_owned();
+            let name = match item.given("name") {
+                Some(_) => item.word("name")?,
+                None => shell.trim_end_matches("_call").to_owned(),
+            };
             (name, action.to_string())
         }
     };

@@ -106,6 +106,10 @@ pub fn client_item(call: &ToolCall, client: &ClientCall, is_done: bool) -> Value
     }
     if let Some(action) = item.get_mut("action").and_then(Value::as_object_mut) {
         action.extend(client.arguments.clone());
+        // The form has no name, but the model knows a tool of this host by one.
+        if !client.name.is_empty() && client.name != kind.trim_end_matches("_call") {
+            item["name"] = json!(client.name);
+        }
     }
     pass_on(call, &mut item);
     item

@@ -777,14 +777,12 @@ impl Pipeline {
         let mut left = (Vec::new(), Vec::new());
         let (from_tool, mut received) = executor::channel(context.deadline.clone());
         let mut nested = self.nested_calls(admitted, &decided, &call);
-        let confinement = call.confinement.as_ref();
-        let is_confined = confinement.is_some();
-        let ready = confinement.and_then(|it| it.per_call.ready.clone());
+        let is_confined = call.confinement.is_some();
+        let ready = (call.confinement.as_ref()).and_then(|it| it.per_call.ready.clone());
         let ended = {
             let mut running = executor.run(&context, call, &from_tool);
             let until = context.deadline.began + time_limit.unwrap_or_default();
-            let clock = tokio::time::sleep_until(until.into());
-            tokio::pin!(clock);
+            let mut clock = std::pin::pin!(tokio::time::sleep_until(until.into()));
             loop {
                 let message = tokio::select! {
                     biased;

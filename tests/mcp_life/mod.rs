@@ -308,7 +308,7 @@ fn a_call_after_a_cancelled_one_does_not_end_with_its_server() {
     fakes.settle_list();
     let (file, [alice, bob]) = tokens(&fakes.playground, ["alice", "bob"]);
     let web = Web::start(&fakes.playground, &["--token-file", &file]);
-    let (_, process) = counted(&web, &[&alice]);
+    counted(&web, &[&alice]);
     let body = json!({"arguments": {}, "config": {"timeoutMs": 5_000}});
     let late = web.call("fake:hang", &body, &[&alice]).json();
     fails(&late, "TimeoutError", "");
@@ -316,11 +316,8 @@ fn a_call_after_a_cancelled_one_does_not_end_with_its_server() {
         let own = scope.spawn(|| counted(&web, &[&alice]));
         [counted(&web, &[&bob]), own.join().unwrap()]
     });
+    // Its next server counts from 1, for both.
     assert_eq!(both.map(|it| it.0).iter().sum::<u64>(), 3, "{both:?}");
-    assert!(
-        both[0].1 == both[1].1 && both[0].1 != process,
-        "{process}: {both:?}"
-    );
 }
 
 #[test]

@@ -411,6 +411,8 @@ fn talker(playground: &Playground) {
     let more = json!({"presentation": {"final": true}, "output": {"type": "string"}});
     playground.tool("talks", "python", TALKS, more);
     playground.policy("talks", "esc:talks", "[limits]\ntimeout_ms = 120_000\n");
+    let later = "import time\ntime.sleep(2)\nprint('{\"sum\": 3}')\n";
+    playground.tool("later", "python", later, json!({}));
 }
 
 /// The path of a response that is stored, once it was told so much.
@@ -427,11 +429,10 @@ fn begun(web: &Web, asked: &Value, until: &str) -> String {
 /// from it hears all of it.
 #[test]
 fn calls_are_told_where_their_response_is_cancelled() {
-    let add = ("esc__add", json!({"a": 1, "b": 2}));
     let model = Model::new(vec![
         asks(&[
             ("esc__talks", json!({})),
-            add.clone(),
+            ("esc__later", json!({})),
             ("esc__talks", json!({})),
         ]),
         says(&["on"]),
@@ -441,21 +442,21 @@ fn calls_are_told_where_their_response_is_cancelled() {
     let path = begun(&web, &body(json!("go")), "so far ");
     wait_for("the other call has ended", || {
         let mut records = playground.records().into_iter();
-        records.any(|it| it["tool"] == "esc:add" && it["outcome"] == "success")
+        records.any(|it| it["tool"] == "esc:later" && it["outcome"] == "success")
     });
     web.ask("POST", &format!("{path}/cancel"), &[], "{}");
     let events = told(&web.get(&format!("{path}?stream=true"), &[]));
     let response = check(&events);
     assert_eq!(web.get(&path, &[]).json(), response);
     let output = response["output"].as_array().unwrap();
-    let said = output[0]["content"][0]["text"].as_str().unwrap();
+    let of = |kind: &'static str| output.iter().filter(move |it| it["type"] == kind);
+    let message = of("message").next().unwrap();
+    assert_eq!(message["status"], "incomplete", "{output:?}");
+    let said = message["content"][0]["text"].as_str().unwrap();
     assert!(said.starts_with("so far \nTool esc:talks failed"), "{said}");
     assert!(said.contains("it may have run"), "{said}");
-    let of = |kind: &'static str| output.iter().filter(move |it| it["type"] == kind);
-    let states: Vec<&Value> = of("message").map(|it| &it["status"]).collect();
-    assert_eq!(states[0], "incomplete", "{output:?}");
     let sums: Vec<&Value> = of("mcp_call")
-        .filter(|it| it["name"] == "esc:add")
+        .filter(|it| it["name"] == "esc:later")
         .collect();
     assert_eq!(sums.len(), 1, "{output:?}");
     assert_eq!(

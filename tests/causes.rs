@@ -176,6 +176,21 @@ fn the_kernels_count_of_processor_time_ends_no_call_before_the_hosts() {
     playground.expect("esc:asks", "{}", "ok 21");
 }
 
+/// What a script that has a secret printed is shown, without the secret.
+#[test]
+fn what_was_printed_is_shown_beside_a_secret() {
+    let playground = Playground::new(Who::ours(), "/var/tmp");
+    let script = "import json, sys\nprint(json.load(sys.stdin)['key'], 'was wrong', 'x' * 400)\n";
+    let key = json!({"type": "string", "description": "d", "x-secret": true});
+    let more = json!({"parameters": {"type": "object", "properties": {"key": key}}});
+    playground.tool("prints", "python", script, more);
+    playground.settle();
+    let ended = playground.call("esc:prints", r#"{"key": "hunter2-hunter2"}"#);
+    let text = ended.text();
+    assert!(text.contains("it began with: *** was wrong xxx"), "{text}");
+    assert!(!text.contains("hunter2"), "{text}");
+}
+
 /// A host whose tools have launchers of their own, so that each needs new processes; `program`
 /// starts it.
 fn host_of_many_tools(who: Who, program: impl FnOnce(&Playground) -> Command) -> (Playground, Web) {

@@ -89,6 +89,7 @@ pub use grant_advice::{is_open_to_all, is_plain, verdict_on};
 pub use lists::Lists;
 pub use own_tools::OwnTools;
 pub use quota::{FULL_OF_FILES, Limiter, MAX_QUEUED, MAX_RUNNING, Slot};
+pub use redact::secrets_of;
 pub use report::{CallResult, Digests, Report, Verbose};
 pub use request::{
     Answer, Approver, Ask, BroughtFile, CallRequest, Caller, Charged, Event, MAX_NAME_BYTES, Proof,

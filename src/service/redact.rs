@@ -124,6 +124,12 @@ pub fn of_arguments(manifest: &Manifest, arguments: &Value) -> Masked {
     }
 }
 
+/// What hides the secrets of a call that has not told them: those of its arguments, JSON text.
+pub fn secrets_of(manifest: &Manifest, arguments: &str) -> Mask {
+    let arguments: Value = serde_json::from_str(arguments).unwrap_or_default();
+    of_arguments(manifest, &arguments).mask
+}
+
 /// The secrets among these arguments, and the arguments with the secrets hidden. Where following
 /// the schema takes too many steps, all arguments are secret.
 pub fn hide(schema: &Value, arguments: &Value) -> Redacted {

@@ -153,7 +153,8 @@ impl Redaction {
             artifact.path = self.line(&artifact.path);
         }
         if let Ending::BadOutput { head, .. } = &mut outcome.ending {
-            *head = text::head(&self.mask.text(head), BAD_OUTPUT);
+            // Without a sign that it was cut: beside one, more is hidden when the fault is told.
+            *head = self.mask.text(head).chars().take(BAD_OUTPUT).collect();
         }
     }
 

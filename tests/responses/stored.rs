@@ -408,7 +408,15 @@ const TALKS: &str = "import json, time\nprint('@toolhost ' + json.dumps({'chunk'
 
 fn talker(playground: &Playground) {
     adder(playground);
-    let more = json!({"presentation": {"final": true}, "output": {"type": "string"}});
+    let key = json!({"type": "string", "description": "d", "x-secret": true});
+    let more = json!({"presentation": {"final": true}, "output": {"type": "string"},
+        "parameters": {"type": "object", "properties": {"key": key}}});
+    playground.tool(
+        "quiet",
+        "python",
+        "print(1)\n",
+        json!({"presentation": {"hidden": true}}),
+    );
     playground.tool("talks", "python", TALKS, more);
     playground.policy("talks", "esc:talks", "[limits]\ntimeout_ms = 120_000\n");
     let later = "import time\ntime.sleep(2)\nprint('{\"sum\": 3}')\n";
@@ -433,16 +441,21 @@ fn calls_are_told_where_their_response_is_cancelled() {
         asks(&[
             ("esc__talks", json!({})),
             ("esc__later", json!({})),
-            ("esc__talks", json!({})),
+            ("esc__quiet", json!({})),
+            ("esc__talks", json!({"key": "hunter2-hunter2"})),
         ]),
         says(&["on"]),
     ]);
     let (playground, config) = model.playground(talker, "");
     let web = Web::start(&playground, &["--config", &config]);
     let path = begun(&web, &body(json!("go")), "so far ");
-    wait_for("the other call has ended", || {
-        let mut records = playground.records().into_iter();
-        records.any(|it| it["tool"] == "esc:later" && it["outcome"] == "success")
+    wait_for("the other calls have ended", || {
+        let records = playground.records();
+        let ended = |name: &str| {
+            let is_it = |it: &&Value| it["tool"] == name && it["outcome"] == "success";
+            records.iter().any(|it| is_it(&it))
+        };
+        ended("esc:later") && ended("esc:quiet")
     });
     web.ask("POST", &format!("{path}/cancel"), &[], "{}");
     let events = told(&web.get(&format!("{path}?stream=true"), &[]));
@@ -463,7 +476,14 @@ fn calls_are_told_where_their_response_is_cancelled() {
         [&sums[0]["status"], &sums[0]["output"]],
         ["completed", "{\"sum\":3}"]
     );
-    assert_eq!(output.len(), 3, "each call is told: {output:?}");
+    assert_eq!(
+        output.len(),
+        3,
+        "each call is told that is shown: {output:?}"
+    );
+    let stored = fs::read(playground.path("state/background.redb")).unwrap();
+    let stored = String::from_utf8_lossy(&stored);
+    assert!(stored.contains("esc:talks") && !stored.contains("hunter2"));
     let mut next = body(json!("and?"));
     next["previous_response_id"] = response["id"].clone();
     check(&told(&web.ask(

@@ -12,6 +12,7 @@ use crate::packages::{self, PackageRequirements};
 use crate::policy::packages::Ecosystem;
 use nix::fcntl::OFlag;
 use std::io::{self, Read as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 /// Longest file that is looked at to find out what a program is.
@@ -410,9 +411,15 @@ fn folders(path: &Path) -> impl Iterator<Item = PathBuf> + use<> {
 /// The program that a name means.
 fn on_path(name: &str) -> Result<PathBuf, String> {
     let search = variable("PATH").unwrap_or_default();
-    let mut places = std::env::split_paths(&search).map(|folder| folder.join(name));
-    let found = places.find(|path| path.is_file());
+    let folders = std::env::split_paths(&search).filter(|folder| folder.is_absolute());
+    let mut places = folders.map(|folder| folder.join(name));
+    let found = places.find(|path| is_program(path));
     found.ok_or_else(|| format!("PATH has no program {}", printable(name)))
+}
+
+fn is_program(path: &Path) -> bool {
+    let found = path.metadata();
+    found.is_ok_and(|it| it.is_file() && it.permissions().mode() & 0o111 != 0)
 }
 
 /// How a program begins: no more is needed of one that may be large.

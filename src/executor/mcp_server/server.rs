@@ -233,6 +233,9 @@ impl ServerTask {
         while let Ok(command) = queue.try_recv() {
             match command {
                 Command::Ask(late) if !self.dialogue.is_settled() => late.give_back(),
+                Command::Ask(late) => {
+                    let _ = late.to.send(Ok(Reply::Ended(end.clone())));
+                }
                 _ => {}
             }
         }

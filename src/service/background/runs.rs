@@ -12,6 +12,7 @@ use crate::service::report::ShownArguments;
 use crate::service::request::Caller;
 use jiff::Timestamp;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tokio::sync::MutexGuard;
 use tokio_util::sync::CancellationToken;
 
@@ -19,16 +20,25 @@ use tokio_util::sync::CancellationToken;
 pub struct RunningRun {
     background: Arc<Background>,
     open: Option<OpenRun>,
+    /// When it was last stored while its calls ran.
+    stored: Option<Instant>,
 }
 
+/// A run is stored no more often while its calls run: each time is all of it.
+const STORE_AGAIN: Duration = Duration::from_secs(1);
+
 impl RunningRun {
-    /// Ends a step. It is kept at once, so that it is seen, and left where the host ends first.
+    /// Ends a step. It is seen at once, and soon stored, so that it is left where the host ends first.
     pub async fn end_step(&mut self, call: &str, arguments: ShownArguments, end: StepEnd) {
         let Some(open) = &mut self.open else {
             return;
         };
         open.run.end_step(call, arguments.text, end);
         open.hides.join(arguments.hides);
+        let is_due = self.stored.is_none_or(|last| last.elapsed() >= STORE_AGAIN);
+        if is_due {
+            self.stored = Some(Instant::now());
+        }
         let (background, told) = (self.background.clone(), open.clone());
         let keeping = whole(async move {
             let _changing = background.runs.lock().await;
@@ -39,7 +49,13 @@ impl RunningRun {
             let Some(mut kept) = kept else { return Ok(()) };
             kept.run.steps = told.run.steps;
             kept.hides = told.hides;
-            background.keep_run(kept).await
+            if is_due {
+                return background.keep_run(kept).await;
+            }
+            if let Some(known) = lock(&background.kept).run_mut(&kept.run.id) {
+                *known = kept;
+            }
+            Ok(())
         });
         // Where it has no room now, it may have at the end.
         let _ = keeping.await;
@@ -108,6 +124,7 @@ impl Background {
             Ok(RunningRun {
                 background,
                 open: Some(open),
+                stored: None,
             })
         })
         .await

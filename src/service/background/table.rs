@@ -147,6 +147,14 @@ impl KeptTable {
         }
     }
 
+    /// A run that is kept.
+    pub fn run_mut(&mut self, id: &str) -> Option<&mut OpenRun> {
+        match &mut self.all.get_mut(&id.to_owned())?.kept {
+            Kept::Run(open) => Some(open),
+            _ => None,
+        }
+    }
+
     /// A response of this owner.
     pub fn response(&self, owner: &Owner, id: &str) -> Option<&Arc<StoredResponse>> {
         match &self.all.get(&id.to_owned())?.kept {

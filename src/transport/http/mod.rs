@@ -31,6 +31,7 @@ mod runs;
 mod scripts;
 mod server;
 mod stored;
+mod text_settings;
 mod tokens;
 mod tool_choice;
 mod tools;

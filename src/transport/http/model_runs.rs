@@ -8,7 +8,8 @@ use super::reply::{self, Refusal, Response, malformed};
 use super::request::{KnownRequest, Start, wants_events};
 use super::responses::{Output, Planned, RUN_CODE, Reader, speak};
 use super::stored::{self, Storing, replay, said};
-use super::tool_choice::ToolChoice;
+use super::text_settings::TextSettings;
+use super::tool_choice::{MAX_NAMES, ToolChoice};
 use super::tools::ToolNames;
 use crate::base::json::{self, Object};
 use crate::base::lock;
@@ -30,10 +31,10 @@ use crate::transport::responses::{
 use axum::body::Body;
 use axum::extract::Path;
 use http::{StatusCode, Uri};
+use serde::Deserialize;
 use serde::de::IgnoredAny;
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -349,9 +350,7 @@ impl Run {
         if let Some(message) = self.message.take() {
             message.break_off(&mut self.stream);
         }
-        if let Some(turn) = self.turn.take() {
-            turn.break_off(&self.reader, &mut self.stream).await;
-        }
+        self.leave_calls(start).await;
         let usage = json!({"input_tokens": self.used.input, "output_tokens": self.used.output,
             "total_tokens": self.used.total(),
             "input_tokens_details": {"cached_tokens": 0},
@@ -359,6 +358,28 @@ impl Run {
         self.stream.end(status, json!({ "usage": usage }));
         to.send(&mut self.stream).await;
         self.stream.response().clone()
+    }
+
+    /// Tells the calls that the response ends before. Nobody knows the secrets of their arguments yet.
+    async fn leave_calls(&mut self, start: &Start) {
+        let Some(turn) = self.turn.take() else {
+            return;
+        };
+        let catalog = start.known.server.service.catalog.clone();
+        let who = catalog.who(&start.known.caller, self.label.as_deref());
+        let left: Vec<ToolCall> = turn.telling.left().cloned().collect();
+        let secrets = tokio::task::spawn_blocking(move || {
+            let mut all = Mask::default();
+            for call in left {
+                if let Ok(tool) = catalog.find(&who, &call.tool) {
+                    all.join(service::secrets_of(&tool.manifest, &call.arguments));
+                }
+            }
+            all
+        });
+        let secrets = secrets.await.unwrap_or_default();
+        lock(&self.reader.hides).join(secrets);
+        turn.break_off(&self.reader, &mut self.stream).await;
     }
 
     /// Turns of the model, until one asks for no call that runs here.
@@ -572,7 +593,11 @@ impl Turn {
     async fn break_off(mut self, reader: &Reader, stream: &mut Stream) {
         self.telling.leave(stream);
         while let Some((call, report)) = self.speakers.ended_unheard() {
-            let ended = reader.read(report).await;
+            let ended = Ended {
+                // Its parts were told to nobody.
+                is_streamed: false,
+                ..reader.read(report).await
+            };
             self.telling.step(&call, Step::Begins, stream);
             self.telling.step(&call, Step::Ended(ended), stream);
         }
@@ -716,6 +741,12 @@ struct Namespace {
     tools: Vec<Value>,
 }
 
+/// Whatever else another host found is for that host.
+fn is_found(tool: &Value) -> bool {
+    let kinds = ["function", "custom", "namespace"];
+    kinds.iter().any(|kind| tool["type"] == *kind)
+}
+
 impl Narrowed {
     fn read(tools: &[Value]) -> Result<Narrowed, Refusal> {
         let mut narrowed = Narrowed::default();
@@ -733,12 +764,12 @@ impl Narrowed {
                     match host.allowed_tools {
                         Some(
                             Allowed::Names(names) | Allowed::Filter(Filter { tool_names: names }),
-                        ) => narrowed.add(at, names),
+                        ) => narrowed.add(at, names)?,
                         None => narrowed.all = true,
                     }
                 }
                 Some("code_interpreter") if CodeInterpreter::deserialize(tool).is_ok() => {
-                    narrowed.add(at, vec![RUN_CODE.to_owned()]);
+                    narrowed.add(at, vec![RUN_CODE.to_owned()])?;
                 }
                 Some("code_interpreter") => {
                     return Err(Refusal::malformed(format!(
@@ -779,21 +810,25 @@ impl Narrowed {
     /// Adds the tools that the searches among these items found and that are not there yet.
     fn add_found(&mut self, items: &[Value], taken: &Names) -> Result<(), Refusal> {
         let outputs = items.iter().filter(|it| it["type"] == "tool_search_output");
+        let mut count = 0;
+        let there = self.brought.iter().map(OwnTools::name_of);
+        let mut there: HashSet<String> = there.map(str::to_owned).collect();
         for output in outputs {
-            // Whatever else another host found is for that host.
             let tools = output["tools"].as_array().into_iter().flatten();
-            let tools = tools.filter(|it| {
-                ["function", "custom", "namespace"]
-                    .iter()
-                    .any(|kind| it["type"] == *kind)
-            });
-            let found = Narrowed::read(&tools.cloned().collect::<Vec<_>>())?;
+            let tools: Vec<&Value> = tools.filter(|it| is_found(it)).collect();
+            let inner = tools.iter().filter_map(|it| it["tools"].as_array());
+            count += tools.len() + inner.map(Vec::len).sum::<usize>();
+            if count > MAX_NAMES {
+                let words = format!("input: its searches found more than {MAX_NAMES} tools.");
+                return Err(Refusal::malformed(words));
+            }
+            let tools: Vec<Value> = tools.into_iter().cloned().collect();
+            let found = Narrowed::read(&tools)?;
             for tool in found.brought {
-                let name = OwnTools::name_of(&tool);
-                let is_there = |other: &Value| OwnTools::name_of(other) == name;
-                if taken.id(name).is_none() && !self.brought.iter().any(is_there) {
-                    if let Some(namespace) = found.namespaces.get(name) {
-                        self.namespaces.insert(name.to_owned(), namespace.clone());
+                let name = OwnTools::name_of(&tool).to_owned();
+                if taken.id(&name).is_none() && there.insert(name.clone()) {
+                    if let Some(namespace) = found.namespaces.get(&name) {
+                        self.namespaces.insert(name, namespace.clone());
                     }
                     self.brought.push(tool);
                 }
@@ -802,9 +837,14 @@ impl Narrowed {
         Ok(())
     }
 
-    fn add(&mut self, at: usize, names: Vec<String>) {
+    fn add(&mut self, at: usize, names: Vec<String>) -> Result<(), Refusal> {
+        if names.len() > MAX_NAMES {
+            let words = format!("tools[{at}]: allowed_tools has more than {MAX_NAMES} names.");
+            return Err(Refusal::malformed(words));
+        }
         let asked = names.into_iter().map(|name| Asked { at, name });
         self.only.get_or_insert_default().extend(asked);
+        Ok(())
     }
 
     /// The offered tools of this host, as far as they are asked for.
@@ -825,50 +865,6 @@ impl Narrowed {
             tools.retain(|tool| asked.contains(&&tool.manifest.id));
         }
         Ok(tools)
-    }
-}
-
-/// `text`: how the model answers.
-#[derive(Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
-struct TextSettings {
-    #[serde(default, deserialize_with = "body::or_default")]
-    format: AnswerFormat,
-    // Not every server takes it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    verbosity: Option<Value>,
-}
-
-#[derive(Default, Deserialize, Serialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
-enum AnswerFormat {
-    #[default]
-    Text,
-    JsonObject,
-    JsonSchema(AnswerSchema),
-}
-
-#[derive(Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
-struct AnswerSchema {
-    name: String,
-    schema: Map<String, Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    description: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    strict: Option<bool>,
-}
-
-impl AnswerFormat {
-    /// As Chat Completions write it. `None`: it is what they do anyway.
-    fn in_chat(&self) -> Option<Value> {
-        match self {
-            AnswerFormat::Text => None,
-            AnswerFormat::JsonObject => Some(json!({"type": "json_object"})),
-            AnswerFormat::JsonSchema(schema) => {
-                Some(json!({"type": "json_schema", "json_schema": schema}))
-            }
-        }
     }
 }
 

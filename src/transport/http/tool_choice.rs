@@ -6,6 +6,9 @@ use crate::base::text;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+/// Most tools that a list of a request names, or that its searches found.
+pub const MAX_NAMES: usize = 1024;
+
 const FORMS: &str = "tool_choice: must be none, auto, required, or one of {\"type\": \"function\" or \
     \"custom\", \"name\": …}, {\"type\": \"mcp\", \"server_label\": \"toolhost\", \"name\": …}, \
     {\"type\": \"code_interpreter\", \"local_shell\" or \"shell\"} and {\"type\": \
@@ -85,6 +88,10 @@ impl ToolChoice {
         let written = written.map_or(Ok(Written::Mode(Mode::Auto)), Written::deserialize);
         Ok(match written.map_err(|_| Refusal::malformed(FORMS))? {
             Written::Mode(mode) => ToolChoice::Any(mode),
+            Written::Tool(Chosen::AllowedTools { tools, .. }) if tools.len() > MAX_NAMES => {
+                let words = format!("tool_choice: it has more than {MAX_NAMES} tools.");
+                return Err(Refusal::malformed(words));
+            }
             Written::Tool(Chosen::AllowedTools { mode, tools }) => {
                 let names = tools.iter().map(name).collect::<Result<_, _>>()?;
                 ToolChoice::Allowed { mode, names }

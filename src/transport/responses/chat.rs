@@ -148,6 +148,15 @@ struct CallDelta {
     function: FunctionDelta,
 }
 
+impl CallDelta {
+    /// Some servers repeat the name with a piece that has none.
+    fn has_arguments(&self) -> bool {
+        let arguments = self.function.arguments.as_ref();
+        let text = arguments.map_or("", |it| it.get().trim_matches('"'));
+        !text.trim().is_empty()
+    }
+}
+
 #[derive(Default, Deserialize)]
 struct FunctionDelta {
     name: Option<String>,
@@ -170,11 +179,14 @@ struct Depth {
     brackets: usize,
     in_text: bool,
     is_escaped: bool,
+    /// Something else than blanks came.
+    has_begun: bool,
 }
 
 impl Depth {
     fn pass(&mut self, piece: &str) {
         for byte in piece.bytes() {
+            self.has_begun |= !byte.is_ascii_whitespace();
             match (byte, self.in_text) {
                 _ if self.is_escaped => self.is_escaped = false,
                 (b'\\', true) => self.is_escaped = true,
@@ -191,9 +203,12 @@ impl Growing {
     /// Its arguments are complete.
     fn is_whole(&self) -> bool {
         let Depth {
-            brackets, in_text, ..
+            brackets,
+            in_text,
+            has_begun,
+            ..
         } = self.depth;
-        !self.call.arguments.is_empty() && brackets == 0 && !in_text
+        has_begun && brackets == 0 && !in_text
     }
 
     fn add(&mut self, id: String, function: FunctionDelta) {
@@ -319,12 +334,11 @@ impl ChatReader {
                 *at == number && (id.is_empty() || call.id.is_empty() || call.id == id)
             },
         )?;
-        let is_named = delta
-            .function
-            .name
-            .as_deref()
-            .is_some_and(|name| !name.is_empty());
-        let begins = taken.contains(&place) || is_named && self.calls[place].is_whole();
+        let name = delta.function.name.as_deref().unwrap_or_default();
+        // A piece with nothing but its number goes on where it says.
+        let is_piece = delta.index.is_some() && id.is_empty() && name.is_empty();
+        let is_next = !name.is_empty() && delta.has_arguments() && self.calls[place].is_whole();
+        let begins = taken.contains(&place) && !is_piece || is_next;
         (!begins).then_some(place)
     }
 

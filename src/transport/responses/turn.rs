@@ -39,7 +39,8 @@ impl Telling {
     pub fn step(&mut self, id: &str, step: Step, stream: &mut Stream) {
         match (step, &mut self.told) {
             (Step::Begins, _) => {
-                let call = self.calls.iter().find(|call| call.id == id);
+                let mut calls = self.calls.iter();
+                let call = calls.find(|call| call.id == id && !call.is_hidden);
                 self.told = call.cloned().map(Told::new);
             }
             (Step::Part(text), Some(told)) => told.part(&text, stream),
@@ -53,6 +54,12 @@ impl Telling {
                 self.ended.insert(id.to_owned(), ended);
             }
         }
+    }
+
+    /// The calls that have not ended.
+    pub fn left(&self) -> impl Iterator<Item = &ToolCall> {
+        let calls = self.calls.iter();
+        calls.filter(|call| !self.ended.contains_key(&call.id))
     }
 
     /// Ends the call that is shown where its response ends before it.

@@ -153,7 +153,7 @@ impl Redaction {
             artifact.path = self.line(&artifact.path);
         }
         if let Ending::BadOutput { head, .. } = &mut outcome.ending {
-            // Without a sign that it was cut: beside one, more is hidden when the fault is told.
+            // Without a sign that it was cut: beside one, masking the fault hides more.
             *head = self.mask.text(head).chars().take(BAD_OUTPUT).collect();
         }
     }

@@ -24,18 +24,21 @@ pub struct RunningRun {
     stored: Option<Instant>,
 }
 
-/// A run is stored no more often while its calls run: each time is all of it.
+/// A run with more bytes than this is stored no more often while its calls run: each time is all of it.
+const SMALL_BYTES: usize = 256 * 1024;
 const STORE_AGAIN: Duration = Duration::from_secs(1);
 
 impl RunningRun {
-    /// Ends a step. It is seen at once, and soon stored, so that it is left where the host ends first.
+    /// Ends a step, which is seen and stored at once, so that it is left where the host ends first. Of
+    /// a large run, steps that end within a second are stored with the next one.
     pub async fn end_step(&mut self, call: &str, arguments: ShownArguments, end: StepEnd) {
         let Some(open) = &mut self.open else {
             return;
         };
         open.run.end_step(call, arguments.text, end);
         open.hides.join(arguments.hides);
-        let is_due = self.stored.is_none_or(|last| last.elapsed() >= STORE_AGAIN);
+        let is_due = open.run.bytes() <= SMALL_BYTES
+            || self.stored.is_none_or(|last| last.elapsed() >= STORE_AGAIN);
         if is_due {
             self.stored = Some(Instant::now());
         }
